@@ -1,0 +1,69 @@
+"""Minibatches as a pure function of a seed and the step."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from stein.types import Batch, Key
+
+
+class Batches:
+    """A shuffled stream over the data without replacement, which goes on across the ends of epochs.
+
+    Batch t holds positions t*size to (t+1)*size of the endless sequence "permutation of epoch 0, permutation of epoch
+    1, ...". The permutation of an epoch depends on ``key`` and the epoch's number alone, so that a run resumed at
+    step t sees what an uninterrupted run would have seen.
+
+    Args:
+        x: inputs, a row for each data point.
+        y: targets, likewise.
+        size: points in a batch; all of them, in their own order, unless given.
+        key: seed of the permutations.
+        independent: also draw a second batch of inputs from a stream of its own, where an independent measurement looks.
+    """
+
+    def __init__(
+        self, x: Any, y: Any, size: int | None = None, key: Key | None = None, independent: bool = False
+    ):
+        self.x, self.y = jnp.asarray(x), jnp.asarray(y)
+        self.num_data = self.x.shape[0]
+        if size is not None and not 1 <= size <= self.num_data:
+            raise ValueError(f"size = {size}: must be between 1 and the {self.num_data} rows of the data")
+        if key is None and (size is not None or independent):
+            raise ValueError("key = None: minibatches are drawn at random and need a key")
+        self.size = size
+        self._key = key
+        self._independent = independent
+
+    def indices(self, start: int | Int[Array, ""], steps: int) -> Any:
+        """Rows of the batches of ``steps`` steps from ``start`` on: what a chunk of a scan runs over.
+
+        Each epoch's permutation is computed once. Hand the result's slices to :meth:`take`.
+        """
+        rows = None if self.size is None else self._stream(self._key, start, steps, self.size)
+        if not self._independent:
+            return rows, None
+        other = jax.random.fold_in(self._key, 1 << 30)
+        return rows, self._stream(other, start, steps, self.size or self.num_data)
+
+    def take(self, rows: Any) -> Batch:
+        """The batch with these row numbers, one slice of :meth:`indices`."""
+        chosen, measured = rows
+        x, y = (self.x, self.y) if chosen is None else (self.x[chosen], self.y[chosen])
+        return Batch(x, y, None if measured is None else self.x[measured])
+
+    def at(self, step: int | Int[Array, ""]) -> Batch:
+        """The batch of one step."""
+        return self.take(jax.tree.map(lambda rows: rows[0], self.indices(step, 1)))
+
+    def _stream(self, key: Key, start: Any, steps: int, size: int) -> Int[Array, "steps size"]:
+        n = self.num_data
+        position = jnp.asarray(start) * size + jnp.arange(steps * size)
+        first = position[0] // n
+        epochs = jnp.arange(steps * size // n + 2)  # as many as a window of this length can touch
+        shuffled = jax.lax.map(
+            lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), n), first + epochs
+        )
+        return shuffled[position // n - first, position % n].reshape(steps, size)

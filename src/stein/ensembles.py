@@ -1,0 +1,215 @@
+"""An ensemble in training: one state for all rules, and the pure function that moves it a step on."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from stein import rules, steps, tree
+from stein.rules import Rule
+from stein.schedules import Schedule, as_schedule, constant
+from stein.targets import Target
+from stein.types import Batch, Key, Particles
+
+
+class State(NamedTuple):
+    """All that the next step needs."""
+
+    particles: Particles
+    opt_state: Any
+    memory: Any
+    key: Key
+    step: Int[Array, ""]
+    ids: Int[Array, " n"]
+    alive: Bool[Array, " n"]
+
+
+class Info(NamedTuple):
+    """What a person wants to know about a step."""
+
+    log_likelihood: Float[Array, " n"]
+    log_prior: Float[Array, " n"]
+    alive: Bool[Array, " n"]
+
+
+class Algorithm(NamedTuple):
+    """``init(key, num_particles) -> State`` and ``step(state, batch) -> (State, Info)``, both pure.
+
+    ``on_nan`` is the policy for dead particles, for those who run the loop.
+    """
+
+    init: Callable[..., State]
+    step: Callable[[State, Batch | None], tuple[State, Info]]
+    target: Target
+    on_nan: str
+
+
+def ensemble(
+    target: Target,
+    rule: Rule | Callable,
+    step: steps.Step | optax.GradientTransformation,
+    *,
+    anneal: float | Schedule = constant(),
+    temperature: float = 1.0,
+    start: str = "prior",
+    on_nan: str = "freeze",
+) -> Algorithm:
+    r"""An algorithm from a target, a rule and a way to move.
+
+    Args:
+        rule: from :mod:`stein.rules`, or a plain function ``(key, view, memory) -> (Force, memory)``.
+        step: an Optax optimiser for deterministic rules, :func:`stein.steps.langevin` for stochastic ones.
+        anneal: :math:`\gamma_t`, multiplies the driving force only (see :mod:`stein.schedules`).
+        temperature: T, divides the driving force: the target becomes :math:`p^{1/T}`.
+        start: ``"prior"`` draws, or ``"model"``, the model's own initialiser. (``init`` also takes weights.)
+        on_nan: what happens to a particle that is not finite: ``"freeze"`` it and leave it out of every sum,
+            ``"resample"`` it from ``start``, or ``"stop"``, where nobody moves any more.
+
+    Returns:
+        An :class:`Algorithm`. ``algorithm.init(key, num_particles, weights=None, spread=0.01)`` starts from draws or from
+        given ``weights``: an ensemble (a leading axis of ``num_particles``) as it is, or one network, whose copies are
+        set apart by normal noise of standard deviation ``spread``.
+    """
+    if not isinstance(rule, Rule):
+        rule = Rule(rule)
+    if not isinstance(step, steps.Step):
+        step = steps.descend(step)
+    _check(target, rule, step, temperature, start, on_nan)
+    anneal = as_schedule(anneal)
+    fresh = target.sample if start == "prior" else target.init
+
+    def draw(key: Key, ids: Int[Array, " n"]) -> Particles:
+        return jax.vmap(lambda i: fresh(jax.random.fold_in(key, i)))(ids)
+
+    def init(key: Key, num_particles: int, weights: Any = None, spread: float = 0.01) -> State:
+        if num_particles < 1:
+            raise ValueError(f"num_particles = {num_particles}: must be at least 1")
+        key_start, key_run = jax.random.split(key)
+        ids = jnp.arange(num_particles, dtype=jnp.int32)
+        particles = (
+            draw(key_start, ids) if weights is None else _given(weights, target, key_start, ids, spread)
+        )
+        return State(
+            particles,
+            step.init(particles),
+            rule.memory,
+            key_run,
+            jnp.zeros((), jnp.int32),
+            ids,
+            tree.healthy(particles),
+        )
+
+    def advance(state: State, batch: Batch | None) -> tuple[State, Info]:
+        key_view, key_rule, key_fresh = jax.random.split(jax.random.fold_in(state.key, state.step), 3)
+        drive = anneal(state.step) / temperature
+        view = target.view(
+            key_view, state.particles, batch, state.ids, state.alive, drive, rule.space, rule.functional
+        )
+        force, memory = rule.force(key_rule, view, state.memory)
+        move = steps.Move(force.drift, force.noise, view.loglik_w, view.alive, state.step)
+        particles, opt_state, alive = step.update(state.particles, state.opt_state, move)
+        info = Info(view.log_likelihood, view.log_prior, alive)
+        moved = State(particles, opt_state, memory, state.key, state.step + 1, state.ids, alive)
+        if on_nan == "stop":
+            stopped = state._replace(alive=alive)
+            moved = jax.tree.map(lambda a, b: jnp.where(jnp.all(alive), a, b), moved, stopped)
+        if on_nan == "resample":
+            particles = tree.where(alive, particles, draw(key_fresh, state.ids))
+            opt_state = step.restart(~alive, particles, opt_state)
+            moved = moved._replace(particles=particles, opt_state=opt_state, alive=jnp.ones_like(alive))
+        return moved, info
+
+    return Algorithm(init, advance, target, on_nan)
+
+
+def build(
+    method: str,
+    target: Target,
+    *,
+    learning_rate: float | Schedule = 1e-3,
+    stochastic: bool = False,
+    optimiser: Callable[[float | Schedule], optax.GradientTransformation] = optax.adam,
+    noise: str = "cholesky",
+    noise_place: str = "langevin",
+    anneal: float | Schedule = constant(),
+    temperature: float = 1.0,
+    start: str = "prior",
+    on_nan: str = "freeze",
+    **options: Any,
+) -> Algorithm:
+    """An algorithm by its method's name, with the step that belongs to it.
+
+    Deterministic methods move by ``optimiser(learning_rate)``. Stochastic ones move by Langevin steps of size
+    ``learning_rate / num_data`` under the preconditioner of their method. ``noise_place="adam-inside"`` is the published
+    variant, for reproduction only (see :func:`stein.steps.noise_inside`).
+
+    Args:
+        options: for :func:`stein.rules.make`: repulsion, kernels and the like.
+
+    >>> import stein
+    >>> target = stein.density(lambda w: -0.5 * (w**2).sum(), lambda key: jax.random.normal(key, (2,)))
+    >>> algorithm = build("w-svgd", target, stochastic=True, learning_rate=0.1)
+    """
+    entry = rules.lookup(method)
+    rule = rules.make(method, stochastic=stochastic, noise=noise, **options)
+    rate = as_schedule(learning_rate)
+    if noise_place not in ("langevin", "adam-inside"):
+        raise ValueError(f"noise_place = {noise_place!r}: 'langevin' or 'adam-inside'")
+    if not rule.noisy:
+        step = steps.descend(optimiser(learning_rate))
+    elif noise_place == "adam-inside":
+        step = steps.noise_inside(optimiser(learning_rate), rate)
+    else:
+        preconditioner = {
+            "shared": steps.rms(shared=True),
+            "own": steps.rms(shared=False),
+            None: None,
+        }[entry.preconditioner]
+        step = steps.langevin(lambda t: rate(t) / target.num_data, preconditioner)
+    return ensemble(target, rule, step, anneal=anneal, temperature=temperature, start=start, on_nan=on_nan)
+
+
+def _given(weights: Any, target: Target, key: Key, ids: Int[Array, " n"], spread: float) -> Particles:
+    """Particles from an existing ensemble, or from one network and a little noise."""
+    n = len(ids)
+    one = jax.eval_shape(target.init, jax.random.key(0))
+    many = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((n, *leaf.shape), leaf.dtype), one)
+
+    def matches(like: Any) -> bool:
+        if jax.tree.structure(weights) != jax.tree.structure(like):
+            return False
+        return all(
+            jnp.shape(a) == b.shape
+            for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(like), strict=True)
+        )
+
+    if matches(many):
+        return jax.tree.map(jnp.asarray, weights)
+    if not matches(one):
+        raise ValueError(f"weights: neither one network of this model nor an ensemble of {n}")
+    if n > 1 and not spread > 0:
+        raise ValueError(f"spread = {spread}: must be positive; identical members would never part")
+    copies = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], n, axis=0), weights)
+    return tree.add(copies, tree.scale(spread, tree.normal(key, ids, copies)))
+
+
+def _check(target: Target, rule: Rule, step: steps.Step, temperature: float, start: str, on_nan: str) -> None:
+    if rule.space not in target.spaces:
+        raise ValueError(
+            f"the rule compares {rule.space} (a method ending in -s): this likelihood has only {', '.join(target.spaces)}"
+        )
+    if rule.functional and not target.measurement.is_gradient_batch():
+        raise ValueError(
+            "measurement: a functional rule works on the gradient batch itself (plus extra points)"
+        )
+    if rule.noisy and not step.takes_noise:
+        raise ValueError("step: a stochastic rule needs steps.langevin(...), not a bare optimiser")
+    if not temperature > 0:
+        raise ValueError(f"temperature = {temperature}: must be positive")
+    if start not in ("prior", "model"):
+        raise ValueError(f"start = {start!r}: 'prior' or 'model'")
+    if on_nan not in ("freeze", "resample", "stop"):
+        raise ValueError(f"on_nan = {on_nan!r}: 'freeze', 'resample' or 'stop'")

@@ -1,0 +1,100 @@
+r"""Priors over functions, as the functional rules need them: the score :math:`\nabla_f \log p(f)` at points.
+
+A functional prior is ``prior(key, features, inputs, draw) -> score``: ``features`` (n, m, k) are the particles'
+outputs at ``inputs`` (m, ...), and ``draw(key, number, inputs)`` pushes fresh draws from the weight prior through
+the network, (number, m, k). Outputs that the functional kernel does not see (a log variance) have a flat prior.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from stein import scores
+from stein.types import Key
+
+Features = Float[Array, "n m k"]
+Draw = Callable[[Key, int, Array], Features]
+FunctionalPrior = Callable[[Key, Features, Array, Draw], Features]
+
+
+def none() -> FunctionalPrior:
+    """A flat prior over functions."""
+    return lambda key, features, inputs, draw: jnp.zeros_like(features)
+
+
+def ssge(
+    draws: int | None = None, energy: float = 0.99, eta: float = 0.0, noise: float = 0.01
+) -> FunctionalPrior:
+    """The network's own prior, its score estimated from ``draws`` fresh prior draws by :func:`stein.scores.ssge`.
+
+    ``draws`` defaults to max(100, 2n). ``noise`` is the standard deviation of what is added to the drawn
+    functions, which live on a thin manifold otherwise. Good at few points only: wrap it in :func:`on_points`
+    when the batch is large (at image scale the plain estimate is close to zero).
+    """
+    return _estimated(lambda samples, queries: scores.ssge(samples, queries, energy, eta), draws, noise)
+
+
+def moment_matched(draws: int | None = None, jitter: float = 1e-3, noise: float = 0.0) -> FunctionalPrior:
+    """The Gaussian with the mean and covariance of prior draws (the Gaussian-process limit of wide networks)."""
+    return _estimated(lambda samples, queries: scores.gaussian(samples, queries, jitter), draws, noise)
+
+
+def gaussian_process(
+    kernel: Callable[[Array, Array], Float[Array, "m m"]], mean: float = 0.0, jitter: float = 1e-6
+) -> FunctionalPrior:
+    r"""A Gaussian process, independent over outputs: :math:`P = -(F - \mu)\,K_{GP}^{-1}`.
+
+    Args:
+        kernel: ``kernel(inputs, inputs) -> (m, m)``, the covariance of the function's values.
+        mean: the constant :math:`\mu`.
+        jitter: added to the diagonal of the covariance.
+    """
+
+    def prior(key: Key, features: Features, inputs: Array, draw: Draw) -> Features:
+        covariance = kernel(inputs, inputs)
+        regular = covariance + jitter * jnp.eye(covariance.shape[0], dtype=covariance.dtype)
+        factor = jax.scipy.linalg.cho_factor(regular)
+        by_point = jnp.moveaxis(features - mean, 1, 0)
+        solved = jax.scipy.linalg.cho_solve(factor, by_point.reshape(by_point.shape[0], -1))
+        return -jnp.moveaxis(solved.reshape(by_point.shape), 0, 1)
+
+    return prior
+
+
+def from_function(score: Callable[[Array, Features], Features]) -> FunctionalPrior:
+    """Your own ``score(inputs, features)``, the gradient of log p(f) at the features."""
+    return lambda key, features, inputs, draw: score(inputs, features)
+
+
+def on_points(prior: FunctionalPrior, points: int) -> FunctionalPrior:
+    """``prior`` at a fresh random subset of ``points`` measurement points a step; zero at the others."""
+    if points < 1:
+        raise ValueError(f"points = {points}: must be at least 1")
+
+    def restricted(key: Key, features: Features, inputs: Array, draw: Draw) -> Features:
+        key_points, key_prior = jax.random.split(key)
+        m = features.shape[1]
+        chosen = jax.random.choice(key_points, m, (min(points, m),), replace=False)
+        score = prior(key_prior, features[:, chosen], inputs[chosen], draw)
+        return jnp.zeros_like(features).at[:, chosen].set(score)
+
+    return restricted
+
+
+def _estimated(
+    estimator: Callable[[Array, Array], Array], draws: int | None, noise: float
+) -> FunctionalPrior:
+    if draws is not None and draws < 2:
+        raise ValueError(f"draws = {draws}: must be at least 2")
+
+    def prior(key: Key, features: Features, inputs: Array, draw: Draw) -> Features:
+        n = features.shape[0]
+        key_draw, key_noise = jax.random.split(key)
+        samples = draw(key_draw, max(100, 2 * n) if draws is None else draws, inputs)
+        samples = samples + noise * jax.random.normal(key_noise, samples.shape, samples.dtype)
+        flat = estimator(samples.reshape(samples.shape[0], -1), features.reshape(n, -1))
+        return flat.reshape(features.shape)
+
+    return prior

@@ -1,0 +1,317 @@
+r"""Kernels that return their Gram matrix and its gradient in closed form.
+
+A kernel is fed points with a leading particle axis, weights or outputs, it does not know which, and answers
+with a :class:`Gram`: the matrix :math:`K_{ij} = k(x_i, x_j)` and the coefficients of its gradient
+
+.. math:: \nabla_{x_j} k(x_i, x_j) = \mathrm{left}_{ij}\, x_i - \mathrm{right}_{ij}\, x_j .
+
+Pairs, not sums, so that a rule can reweight them before it adds them up. Bandwidths are constants to the
+gradient, as in all of the literature.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from stein import tree
+from stein.types import Particles, Weights
+
+Matrix = Float[Array, "n n"]
+Mask = Bool[Array, " n"]
+Memory = Any
+
+
+class Gram(NamedTuple):
+    """A kernel evaluated on all pairs; rows and columns of dead particles are zero.
+
+    ``right`` is ``None`` where it equals ``left``: the kernel depends on ``x_i - x_j`` only. The diagonal of
+    ``left`` is then zero, because ``x_i - x_i`` is.
+    """
+
+    matrix: Matrix
+    left: Matrix
+    right: Matrix | None
+    bandwidth: Any
+
+    def weighted(self, pairs: Matrix) -> "Gram":
+        """The same kernel with each pair (i, j) multiplied by a number."""
+        right = None if self.right is None else self.right * pairs
+        return Gram(self.matrix * pairs, self.left * pairs, right, self.bandwidth)
+
+    def seen_through(self, factor: float) -> "Gram":
+        """Chain rule: the kernel saw ``factor * x``; the gradient is taken with respect to ``x``."""
+        right = None if self.right is None else self.right * factor**2
+        return Gram(self.matrix, self.left * factor**2, right, self.bandwidth)
+
+    def repulsion(self, x: Particles) -> Particles:
+        r"""Row i: :math:`\sum_j \nabla_{x_j} k(x_i, x_j)`, one n x n by n x d product."""
+        right = self.left if self.right is None else self.right
+        pull, push = jnp.sum(self.left, axis=1), jnp.sum(right, axis=1)
+
+        def leaf_repulsion(leaf: Array) -> Array:
+            # Around their mean, close particles far from the origin keep their digits; what the shift adds
+            # back is zero for every kernel of x_i - x_j.
+            origin = jnp.mean(leaf, axis=0, keepdims=True)
+            shifted = leaf - origin
+            rowwise = (-1,) + (1,) * (leaf.ndim - 1)
+            force = pull.reshape(rowwise) * shifted - jnp.tensordot(right, shifted, axes=1)
+            return force if self.right is None else force + (pull - push).reshape(rowwise) * origin
+
+        return jax.tree.map(leaf_repulsion, x)
+
+
+class AutodiffGram(NamedTuple):
+    """What :class:`Gram` is for a user's own function: the gradient comes from autodiff, a row at a time."""
+
+    matrix: Matrix
+    pairs: Matrix
+    function: Callable[[Weights, Weights], Float[Array, ""]]
+    factor: float = 1.0
+    bandwidth: Any = ()
+
+    def weighted(self, pairs: Matrix) -> "AutodiffGram":
+        return self._replace(matrix=self.matrix * pairs, pairs=self.pairs * pairs)
+
+    def seen_through(self, factor: float) -> "AutodiffGram":
+        return self._replace(factor=self.factor * factor)
+
+    def repulsion(self, x: Particles) -> Particles:
+        def weighted_row(y: Particles, one: Weights, weights: Array) -> Array:
+            seen = tree.scale(self.factor, y)
+            values = jax.vmap(self.function, (None, 0))(tree.scale(self.factor, one), seen)
+            return jnp.sum(weights * values)
+
+        def row(one_and_weights: tuple[Weights, Array]) -> Weights:
+            gradient = jax.grad(weighted_row)(x, *one_and_weights)
+            return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradient)
+
+        return jax.lax.map(row, (x, self.pairs))  # one row at a time: n x d, never n x n x d
+
+
+class Kernel(NamedTuple):
+    """``kernel(x, alive, memory) -> (Gram, memory)``; ``memory`` starts at ``kernel.memory``."""
+
+    evaluate: Callable[[Particles, Mask, Memory], tuple[Gram | AutodiffGram, Memory]]
+    memory: Memory = ()
+
+    def __call__(self, x: Particles, alive: Mask, memory: Memory) -> tuple[Gram | AutodiffGram, Memory]:
+        return self.evaluate(x, alive, memory)
+
+
+# -- bandwidths ---------------------------------------------------------------------------------------------
+
+
+class Bandwidth(NamedTuple):
+    """``estimate(squared distances, alive, memory) -> (h, memory)``."""
+
+    estimate: Callable[[Matrix, Mask, Memory], tuple[Float[Array, ""], Memory]]
+    memory: Memory = ()
+
+
+def median(diagonal: bool = True, floor: float = 1e-12) -> Bandwidth:
+    r"""The median heuristic :math:`h = \operatorname{med}/\log(n+1)`.
+
+    :math:`\operatorname{med}` is the median of the squared distances of all :math:`n^2` ordered pairs,
+    the n zeros on the diagonal included unless ``diagonal=False``. A particle at the median distance from
+    another then sees :math:`k = 1/(n+1)`, so that in high dimension a kernel row sums to about 2.
+
+    Reference: Liu & Wang (2016).
+    """
+    if not floor > 0:
+        raise ValueError(f"floor = {floor}: must be positive")
+
+    def estimate(squared: Matrix, alive: Mask, memory: Memory) -> tuple[Array, Memory]:
+        n = jnp.sum(alive)
+        upper = jnp.triu_indices(squared.shape[0], 1)
+        living = alive[upper[0]] & alive[upper[1]]
+        ordered = jnp.sort(jnp.where(living, squared[upper], jnp.inf))
+        zeros = n if diagonal else jnp.zeros_like(n)
+        total = n * (n - 1) + zeros
+
+        def order_statistic(k: Array) -> Array:  # off the diagonal every distance occurs twice
+            rank = jnp.clip((k - zeros) // 2, 0, max(ordered.size - 1, 0))
+            return jnp.where(k < zeros, 0, ordered[rank]) if ordered.size else jnp.zeros((), squared.dtype)
+
+        med = (order_statistic((total - 1) // 2) + order_statistic(total // 2)) / 2
+        med = jnp.where(n > 1, med, 0)  # a particle alone has no distances
+        h = med / jnp.log1p(jnp.maximum(n, 1).astype(squared.dtype))
+        return jnp.maximum(h, jnp.asarray(floor, squared.dtype)), memory
+
+    return Bandwidth(estimate)
+
+
+def fixed(h: float) -> Bandwidth:
+    """The same bandwidth always. Invariance of the stochastic rules is a theorem for this one."""
+    if not h > 0:
+        raise ValueError(f"bandwidth = {h}: must be positive")
+    return Bandwidth(lambda squared, alive, memory: (jnp.asarray(h, squared.dtype), memory))
+
+
+def frozen(bandwidth: Bandwidth, after: int) -> Bandwidth:
+    """Adapt for ``after`` steps, then keep the last value: what a sampler does with its burn-in."""
+    if after < 1:
+        raise ValueError(f"after = {after}: must be at least 1")
+
+    def estimate(squared: Matrix, alive: Mask, memory: Memory) -> tuple[Array, Memory]:
+        seen, last, inner = memory
+        adapted, inner = bandwidth.estimate(squared, alive, inner)
+        h = jnp.where(seen < after, adapted, last.astype(squared.dtype))
+        return h, (seen + 1, h.astype(last.dtype), inner)
+
+    return Bandwidth(estimate, (jnp.zeros((), jnp.int32), jnp.ones((), float), bandwidth.memory))
+
+
+# -- the menu -----------------------------------------------------------------------------------------------
+
+
+def radial(
+    profile: Callable[[Matrix], tuple[Matrix, Matrix]], bandwidth: Bandwidth | float = median()
+) -> Kernel:
+    r"""A kernel :math:`k = \kappa(u)` of :math:`u = |x_i - x_j|^2/h`.
+
+    Args:
+        profile: maps u to the pair :math:`\kappa(u), -\kappa'(u)`.
+        bandwidth: h, a number or a :class:`Bandwidth`.
+    """
+    chosen = bandwidth if isinstance(bandwidth, Bandwidth) else fixed(bandwidth)
+
+    def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
+        squared = tree.squared_distances(x, alive)
+        h, memory = chosen.estimate(squared, alive, memory)
+        value, slope = profile(squared / h)
+        pairs = _pairs(alive, squared.dtype)
+        left = 2 / h * slope * pairs * (1 - jnp.eye(len(alive), dtype=squared.dtype))
+        return Gram(value * pairs, left, None, h), memory
+
+    return Kernel(evaluate, chosen.memory)
+
+
+def rbf(bandwidth: Bandwidth | float = median()) -> Kernel:
+    r"""Gaussian kernel :math:`k = \exp(-|x_i - x_j|^2/h)`, so that :math:`\mathrm{left} = \mathrm{right} = 2K/h`.
+
+    >>> gram, _ = rbf(2.0)(jnp.array([[0.0], [1.0]]), jnp.array([True, True]), ())
+    >>> float(jnp.round(gram.matrix[0, 1], 4))  # exp(-1/2)
+    0.6065
+    """
+
+    def profile(u: Matrix) -> tuple[Matrix, Matrix]:
+        value = jnp.exp(-u)
+        return value, value
+
+    return radial(profile, bandwidth)
+
+
+def imq(bandwidth: Bandwidth | float = median(), power: float = 0.5) -> Kernel:
+    r"""Inverse multiquadric :math:`k = (1 + |x_i - x_j|^2/h)^{-p}`: heavy tails, long-range repulsion.
+
+    Reference: Gorham & Mackey (2017).
+    """
+    if not power > 0:
+        raise ValueError(f"power = {power}: must be positive")
+
+    def profile(u: Matrix) -> tuple[Matrix, Matrix]:
+        return (1 + u) ** -power, power * (1 + u) ** (-power - 1)
+
+    return radial(profile, bandwidth)
+
+
+def linear() -> Kernel:
+    """k = <x_i, x_j> + 1, with which SVGD matches the mean and covariance of a Gaussian exactly.
+
+    k(x, x) is not constant, so it must not be used with noise (the divergence term would be incomplete).
+    """
+
+    def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
+        products = tree.gram(tree.where(alive, x, 0))
+        pairs = _pairs(alive, products.dtype)
+        return Gram((products + 1) * pairs, pairs, jnp.zeros_like(pairs), ()), memory
+
+    return Kernel(evaluate)
+
+
+def indicator() -> Kernel:
+    """n times the identity: particles that ignore each other. w-SVGD with it *is* the deep ensemble."""
+
+    def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
+        living = alive.astype(tree.dtype(x))
+        return Gram(
+            jnp.diag(living) * jnp.sum(living), jnp.zeros_like(_pairs(alive, living.dtype)), None, ()
+        ), memory
+
+    return Kernel(evaluate)
+
+
+def from_function(function: Callable[[Weights, Weights], Float[Array, ""]]) -> Kernel:
+    """Any positive-definite function of two points, differentiated by JAX.
+
+    Slower than the closed forms, n gradients a step, but O(nd) memory. ``function`` must be smooth where its
+    two arguments agree. The exact functional repulsion needs a closed form and refuses it.
+    """
+
+    def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[AutodiffGram, Memory]:
+        safe = tree.where(alive, x, 0)
+        values = jax.lax.map(lambda one: jax.vmap(function, (None, 0))(one, safe), safe)
+        pairs = _pairs(alive, values.dtype)
+        return AutodiffGram(values * pairs, pairs, function), memory
+
+    return Kernel(evaluate)
+
+
+def product(*kernels: Kernel) -> Kernel:
+    """Product of kernels of the same points."""
+    return _combine(kernels, lambda grams: [part for part in product_rule(*grams)])
+
+
+def add(*kernels: Kernel, weights: tuple[float, ...] | None = None) -> Kernel:
+    """Weighted sum of kernels of the same points; weights 1 unless given."""
+    factors = (1.0,) * len(kernels) if weights is None else weights
+    if len(factors) != len(kernels) or not all(w > 0 for w in factors):
+        raise ValueError(f"weights = {weights}: one positive number for each of the {len(kernels)} kernels")
+
+    def parts(grams: list[Gram]) -> list[Gram]:
+        scaled = [g.weighted(jnp.full_like(g.matrix, w)) for g, w in zip(grams, factors, strict=True)]
+        total = sum((g.matrix for g in scaled[1:]), scaled[0].matrix)
+        return [g._replace(matrix=total) for g in scaled]
+
+    return _combine(kernels, parts)
+
+
+def product_rule(*grams: Gram | AutodiffGram) -> list[Gram | AutodiffGram]:
+    """The summands of the gradient of a product of kernels, each in the space of its own factor.
+
+    Every summand has the whole product as its ``matrix``; its coefficients are its factor's own, weighted by
+    the values of all other factors. The factors may live in different spaces (weights and outputs).
+    """
+    summands = []
+    for i, gram in enumerate(grams):
+        others = [g.matrix for j, g in enumerate(grams) if j != i]
+        summands.append(gram.weighted(jnp.prod(jnp.stack(others), axis=0)) if others else gram)
+    return summands
+
+
+def _combine(kernels: tuple[Kernel, ...], parts: Callable[[list[Any]], list[Any]]) -> Kernel:
+    if not kernels:
+        raise ValueError("no kernel given: at least one is needed")
+
+    def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
+        grams, memories = zip(*(k(x, alive, m) for k, m in zip(kernels, memory, strict=True)), strict=True)
+        if any(isinstance(g, AutodiffGram) for g in grams):
+            raise ValueError(
+                "from_function inside a product or sum: combine the functions themselves instead"
+            )
+        summands = parts(list(grams))
+        left = sum((g.left for g in summands[1:]), summands[0].left)
+        right = None
+        if any(g.right is not None for g in summands):
+            rights = [g.left if g.right is None else g.right for g in summands]
+            right = sum(rights[1:], rights[0])
+        return Gram(summands[0].matrix, left, right, tuple(g.bandwidth for g in grams)), memories
+
+    return Kernel(evaluate, tuple(k.memory for k in kernels))
+
+
+def _pairs(alive: Mask, dtype: Any) -> Matrix:
+    return (alive[:, None] & alive[None, :]).astype(dtype)

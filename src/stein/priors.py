@@ -1,0 +1,76 @@
+r"""Priors on one network's weights: independent over entries, one scale for all or one for each layer.
+
+``scale`` is a number, or a pytree prefix of the weights with a number for each layer. It is a standard
+deviation (normal) or a diversity b (Laplace), never a variance.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from stein import tree
+from stein.types import Key, Weights
+
+
+class Prior(NamedTuple):
+    """``log_prob(w)``, its gradient ``score(w)``, and ``sample(key, like)`` shaped as the weights ``like``."""
+
+    log_prob: Callable[[Weights], Float[Array, ""]]
+    score: Callable[[Weights], Weights]
+    sample: Callable[[Key, Weights], Weights]
+
+
+def normal(std: Any = 1.0) -> Prior:
+    r"""Normal prior :math:`w \sim N(0, \mathrm{std}^2)`; score :math:`-w/\mathrm{std}^2`."""
+    _check_positive("std", std)
+
+    def log_prob(w: Weights) -> Array:
+        return _total(w, std, lambda a, s: -0.5 * (a / s) ** 2 - jnp.log(s) - 0.5 * math.log(2 * math.pi))
+
+    def score(w: Weights) -> Weights:
+        return _each(w, std, lambda a, s: -a / s**2)
+
+    def sample(key: Key, like: Weights) -> Weights:
+        return _each(tree.normal_like(key, like), std, lambda a, s: s * a)
+
+    return Prior(log_prob, score, sample)
+
+
+def laplace(scale: Any = 1.0) -> Prior:
+    r"""Laplace prior :math:`p(w) = e^{-|w|/b}/2b`; score :math:`-\operatorname{sign}(w)/b`. Favours sparse weights."""
+    _check_positive("scale", scale)
+
+    def log_prob(w: Weights) -> Array:
+        return _total(w, scale, lambda a, b: -jnp.abs(a) / b - jnp.log(2 * b))
+
+    def score(w: Weights) -> Weights:
+        return _each(w, scale, lambda a, b: -jnp.sign(a) / b)
+
+    def sample(key: Key, like: Weights) -> Weights:
+        leaves, structure = jax.tree.flatten(like)
+        keys = jax.random.split(key, len(leaves))
+        draws = [jax.random.laplace(k, a.shape, a.dtype) for k, a in zip(keys, leaves, strict=True)]
+        return _each(jax.tree.unflatten(structure, draws), scale, lambda a, b: b * a)
+
+    return Prior(log_prob, score, sample)
+
+
+def _each(w: Weights, scale: Any, function: Callable[[Array, Array], Array]) -> Weights:
+    """``function(leaf, its scale)`` for every leaf."""
+    scales = jax.tree.broadcast(scale, w)
+    return jax.tree.map(lambda a, s: function(a, jnp.asarray(s, a.dtype)), w, scales)
+
+
+def _total(w: Weights, scale: Any, log_density: Callable[[Array, Array], Array]) -> Float[Array, ""]:
+    terms = [jnp.sum(leaf) for leaf in jax.tree.leaves(_each(w, scale, log_density))]
+    return sum(terms[1:], terms[0])
+
+
+def _check_positive(name: str, scale: Any) -> None:
+    for path, value in jax.tree.flatten_with_path(scale)[0]:
+        if not value > 0:
+            raise ValueError(f"{name}{jax.tree_util.keystr(path)} = {value}: must be positive")

@@ -1,0 +1,93 @@
+r"""Wasserstein gradient descent: every member follows its own score and an estimate of :math:`-\nabla\log q`.
+
+.. math:: \phi_i = g_i - \widehat{\nabla \log q}(x_i)
+
+where q is the density of the particles. The rules differ in the estimator, each a line in the kernel matrix K and the
+repulsion :math:`R_i = \sum_j \nabla_{x_j} k(x_i, x_j)`. Points x are weights, or the functions' values with a single
+backward pass at the end.
+"""
+
+from collections.abc import Callable
+
+from stein import scores, tree
+from stein.kernels import AutodiffGram, Gram, Kernel, rbf
+from stein.rules.functional import on_functions
+from stein.rules.rule import Force, Memory, Rule
+from stein.targets import View
+from stein.types import Key, Particles
+
+Estimator = Callable[[Gram | AutodiffGram, Particles, View], Particles]
+"""(kernel of x, x, view) -> the force -grad log q at every particle."""
+
+
+def kde() -> Estimator:
+    r"""Kernel density estimate: :math:`R_i / \sum_j k_{ij}`. Reference: D'Angelo & Fortuin (2021)."""
+    return lambda gram, x, view: tree.mix(scores.kde_weights(gram.matrix, view.alive), gram.repulsion(x))
+
+
+def sge(eta: float = 0.01) -> Estimator:
+    r"""Stein gradient estimator: :math:`(K + \eta I)^{-1} R`. Reference: Li & Turner (2018)."""
+    _check_positive(eta)
+    return lambda gram, x, view: tree.mix(scores.stein_weights(gram.matrix, eta), gram.repulsion(x))
+
+
+def ssge(eta: float = 0.01, energy: float = 1.0) -> Estimator:
+    r"""Spectral Stein gradient estimator: :math:`K U_J \Lambda_J^{-2} U_J^\top R`. Reference: Shi et al. (2018)."""
+    _check_positive(eta)
+    return lambda gram, x, view: tree.mix(
+        scores.spectral_weights(gram.matrix, gram.matrix, eta, energy), gram.repulsion(x)
+    )
+
+
+def blob() -> Estimator:
+    r"""Blob method: :math:`\sum_j \nabla_{x_j} k(x_i, x_j)\,(1/r_i + 1/r_j)` with :math:`r = K\mathbf 1`.
+
+    Reference: Carrillo et al. (2019); Chen et al. (2018), where it is w-SGLD-B.
+    """
+
+    def estimate(gram: Gram | AutodiffGram, x: Particles, view: View) -> Particles:
+        inverse = scores.kde_weights(gram.matrix, view.alive).sum(axis=1)
+        return gram.weighted(inverse[:, None] + inverse[None, :]).repulsion(x)
+
+    return estimate
+
+
+def wgd(estimator: Estimator, kernel: Kernel = rbf()) -> Rule:
+    r"""Wasserstein gradient descent on the weights: :math:`\phi_i = g_i - \widehat{\nabla\log q}(w_i)`.
+
+    Cost: one backward pass a particle, two to three n x n by n x d products, n^3 for ``sge`` and ``ssge``.
+    Limits: converges to the posterior as the density estimate does, with n; in d >> n as far from it as w-SVGD.
+    Reference: D'Angelo & Fortuin (2021), "Repulsive deep ensembles are Bayesian".
+
+    >>> rule = wgd(kde())
+    """
+
+    def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
+        gram, memory = kernel(view.weights, view.alive, memory)
+        apart = tree.where(view.alive, estimator(gram, view.weights, view), 0)
+        return Force(tree.add(view.score_w, apart)), memory
+
+    return Rule(force, kernel.memory)
+
+
+def fwgd(estimator: Estimator, kernel: Kernel = rbf()) -> Rule:
+    r"""Wasserstein gradient descent on the functions: :math:`\phi_i = J_i^\top\,[\,s_i + p_i - \widehat{\nabla\log q}(f_i)]`.
+
+    Cost: one backward pass a particle, n x n by n x m products, plus the functional prior.
+    Limits: as f-SVGD; the prior is one over functions.
+    Reference: D'Angelo & Fortuin (2021), "Repulsive deep ensembles are Bayesian".
+
+    >>> rule = fwgd(kde())
+    """
+
+    def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
+        gram, memory = on_functions(kernel, view, memory)
+        apart = tree.where(view.alive, estimator(gram, view.features, view), 0)
+        return Force(view.backward(view.score_f + view.lift(view.prior_f + apart))), memory
+
+    return Rule(force, kernel.memory, functional=True)
+
+
+def _check_positive(eta: float) -> None:
+    if not eta > 0:
+        raise ValueError(f"eta = {eta}: must be positive")

@@ -1,0 +1,89 @@
+"""Numbers that change with the step: annealing of the driving force, decay of the Langevin step size.
+
+A schedule is a function ``step -> number``; wherever a schedule is accepted a plain number is too.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
+
+
+def as_schedule(value: float | Schedule) -> Schedule:
+    """A number as the schedule that never changes."""
+    return value if callable(value) else constant(value)
+
+
+def constant(value: float = 1.0) -> Schedule:
+    """The same number at every step; ``constant()`` is no annealing."""
+    return lambda step: jnp.asarray(value, float)
+
+
+def linear(steps: int) -> Schedule:
+    r"""Linear annealing: :math:`\gamma_t = t/(A-1)` for ``t < steps`` :math:`= A`, then 1.
+
+    >>> float(linear(11)(jnp.asarray(5)))
+    0.5
+    """
+    _at_least(2, steps=steps)
+    return lambda step: jnp.minimum(step.astype(float) / (steps - 1), 1.0)
+
+
+def hyperbolic(steps: int, power: float = 10.0) -> Schedule:
+    r"""Hyperbolic annealing: :math:`\gamma_t = \tanh\big[(1.3\,t/(A-1))^p\big]` for ``t < steps``, then 1.
+
+    With the default ``power`` the driving force stays below 1 % for the first half: a phase of repulsion only.
+    Reference: D'Angelo & Fortuin (2021), "Annealed Stein variational gradient descent".
+    """
+    _at_least(2, steps=steps)
+    _positive(power=power)
+
+    def gamma(step: Int[Array, ""]) -> Float[Array, ""]:
+        rise = jnp.tanh((1.3 * step.astype(float) / (steps - 1)) ** power)
+        return jnp.where(step < steps, rise, 1.0)
+
+    return gamma
+
+
+def cyclical(steps: int, cycles: int = 5, power: float = 10.0) -> Schedule:
+    r"""Cyclical annealing: :math:`\gamma_t = \big((t \bmod L)/L\big)^p`, :math:`L = \lfloor A/c \rfloor`,
+    for ``t < steps``, then 1.
+
+    Reference: D'Angelo & Fortuin (2021), "Annealed Stein variational gradient descent".
+    """
+    _at_least(1, cycles=cycles)
+    _at_least(cycles, steps=steps)
+    _positive(power=power)
+    length = steps // cycles
+
+    def gamma(step: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.where(step < steps, ((step % length).astype(float) / length) ** power, 1.0)
+
+    return gamma
+
+
+def polynomial(initial: float, offset: float = 1.0, power: float = 0.55) -> Schedule:
+    r"""Polynomial decay :math:`\epsilon_t = \epsilon_0\,(1 + t/b)^{-\gamma}` of a Langevin step size.
+
+    For ``power`` in (0.5, 1] the steps sum to infinity and their squares do not, the Robbins-Monro condition
+    under which stochastic-gradient Langevin dynamics converges. ``offset`` is b, the steps until decay bites.
+
+    >>> float(polynomial(0.1, offset=1.0, power=1.0)(jnp.asarray(4)))
+    0.02
+    """
+    _positive(initial=initial, offset=offset, power=power)
+    return lambda step: initial * (1.0 + step.astype(float) / offset) ** (-power)
+
+
+def _at_least(least: int, **named: float) -> None:
+    for name, value in named.items():
+        if value < least:
+            raise ValueError(f"{name} = {value}: must be at least {least}")
+
+
+def _positive(**named: float) -> None:
+    for name, value in named.items():
+        if not value > 0:
+            raise ValueError(f"{name} = {value}: must be positive")

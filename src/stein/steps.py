@@ -1,0 +1,160 @@
+r"""How a force becomes a move: an optimiser, a Langevin step, or, for reproduction, noise inside an optimiser.
+
+A particle whose move is not finite keeps its place and its optimiser state, and is reported dead.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Int
+
+from stein import tree
+from stein.schedules import Schedule, as_schedule
+from stein.types import Particles
+
+
+class Move(NamedTuple):
+    """What a step has to go on: the rule's force, and the mean likelihood gradient for preconditioners."""
+
+    drift: Particles
+    noise: Particles | None
+    loglik_w: Particles
+    alive: Bool[Array, " n"]
+    step: Int[Array, ""]
+
+
+class Step(NamedTuple):
+    """``init(particles)``; ``update(particles, state, move) -> (particles, state, alive)``; ``restart(mask, particles,
+    state)`` makes the state of the masked particles new. ``takes_noise`` says whether noise may come in."""
+
+    init: Callable[[Particles], Any]
+    update: Callable[[Particles, Any, Move], tuple[Particles, Any, Array]]
+    restart: Callable[[Array, Particles, Any], Any]
+    takes_noise: bool
+
+
+def descend(optimiser: optax.GradientTransformation) -> Step:
+    """An Optax optimiser along the drift, one for each particle, so that clipping and the like act on each alone."""
+    return _optimised(optimiser, lambda move: move.drift, takes_noise=False)
+
+
+def noise_inside(optimiser: optax.GradientTransformation, step_size: float | Schedule) -> Step:
+    r"""Reproduction only: :math:`\phi + \zeta/\sqrt{\epsilon}` handed to an adaptive optimiser, as the paper's tables did.
+
+    Wrong: Adam divides by the root of the second moment v, noise included, so that coordinate by coordinate the chain
+    runs at the temperature :math:`1/\sqrt v` instead of 1; at :math:`\epsilon = 0.0025` below 0.035 for SGLD.
+    Use :func:`langevin`.
+    """
+    epsilon = as_schedule(step_size)
+
+    def gradient(move: Move) -> Particles:
+        return tree.add(move.drift, tree.scale(epsilon(move.step) ** -0.5, move.noise))
+
+    return _optimised(optimiser, gradient, takes_noise=True)
+
+
+class Preconditioner(NamedTuple):
+    """``init(particles)``, and ``update(state, move) -> (state, P)``; P has a particle axis, of length 1 if shared."""
+
+    init: Callable[[Particles], Any]
+    update: Callable[[Any, Move], tuple[Any, Particles]]
+    shared: bool
+
+
+def rms(
+    decay: float = 0.99, epsilon: float = 1e-5, shared: bool = True, freeze_after: int | None = None
+) -> Preconditioner:
+    r"""RMSprop scaling :math:`P = 1/(\lambda + \sqrt V)`, :math:`V \leftarrow \alpha V + (1-\alpha)\,\bar g \circ \bar g`.
+
+    :math:`\bar g` is the mean minibatch likelihood gradient ``move.loglik_w``, :math:`\alpha` is ``decay`` and
+    :math:`\lambda` is ``epsilon``.
+
+    Args:
+        shared: one P for all particles, from :math:`\bar g \circ \bar g` averaged over them. Coupled rules need this: then
+            :math:`D = K/n \otimes \operatorname{diag} P` is a diffusion matrix again. ``False`` is pSGLD.
+        freeze_after: keep P from this step on; while it moves, its divergence is neglected.
+
+    Reference: Li et al. (2016), "Preconditioned stochastic gradient Langevin dynamics".
+    """
+    if not 0 <= decay < 1:
+        raise ValueError(f"decay = {decay}: must be in [0, 1)")
+    if not epsilon > 0:
+        raise ValueError(f"epsilon = {epsilon}: must be positive")
+    if freeze_after is not None and freeze_after < 1:
+        raise ValueError(f"freeze_after = {freeze_after}: must be at least 1")
+
+    def init(particles: Particles) -> Particles:
+        zeros = jax.tree.map(jnp.zeros_like, particles)
+        return jax.tree.map(lambda leaf: leaf[:1], zeros) if shared else zeros
+
+    def update(second: Particles, move: Move) -> tuple[Particles, Particles]:
+        squares = jax.tree.map(jnp.square, move.loglik_w)
+        if shared:
+            squares = jax.tree.map(lambda leaf: leaf[None], tree.mean(squares, move.alive))
+        moved = jax.tree.map(lambda v, s: decay * v + (1 - decay) * s, second, squares)
+        if freeze_after is not None:
+            moved = jax.tree.map(lambda a, b: jnp.where(move.step < freeze_after, a, b), moved, second)
+        return moved, jax.tree.map(lambda v: 1 / (epsilon + jnp.sqrt(v)), moved)
+
+    return Preconditioner(init, update, shared)
+
+
+def langevin(step_size: float | Schedule, preconditioner: Preconditioner | None = None) -> Step:
+    r"""Euler-Maruyama: :math:`w \leftarrow w + \epsilon P \circ \phi + \sqrt{\epsilon P} \circ \zeta`.
+
+    :math:`\phi` is the rule's drift, :math:`\zeta` its noise. Without noise it is plain gradient ascent.
+
+    Args:
+        step_size: :math:`\epsilon`, a number or a schedule such as :func:`stein.schedules.polynomial`. The scale of the
+            full-data posterior: a learning rate over the number of data points is a good start.
+        preconditioner: P, see :func:`rms`; ``None`` is the identity.
+    """
+    epsilon = as_schedule(step_size)
+    if not callable(step_size) and not step_size > 0:
+        raise ValueError(f"step_size = {step_size}: must be positive")
+
+    def init(particles: Particles) -> Any:
+        return () if preconditioner is None else preconditioner.init(particles)
+
+    def update(particles: Particles, state: Any, move: Move) -> tuple[Particles, Any, Array]:
+        size = epsilon(move.step)
+        drift, noise, moved = move.drift, move.noise, state
+        if preconditioner is not None:
+            moved, scale = preconditioner.update(state, move)
+            drift = jax.tree.map(jnp.multiply, scale, drift)
+            noise = None if noise is None else jax.tree.map(lambda p, z: jnp.sqrt(p) * z, scale, noise)
+        proposal = tree.add(particles, tree.scale(size, drift))
+        if noise is not None:
+            proposal = tree.add(proposal, tree.scale(size**0.5, noise))
+        alive = move.alive & tree.healthy(proposal)
+        if preconditioner is not None and not preconditioner.shared:
+            moved = tree.where(alive, moved, state)
+        return tree.where(alive, proposal, particles), moved, alive
+
+    def restart(mask: Array, particles: Particles, state: Any) -> Any:
+        if preconditioner is None or preconditioner.shared:
+            return state
+        return tree.where(mask, preconditioner.init(particles), state)
+
+    return Step(init, update, restart, takes_noise=True)
+
+
+def _optimised(
+    optimiser: optax.GradientTransformation, gradient: Callable[[Move], Particles], takes_noise: bool
+) -> Step:
+    init = jax.vmap(optimiser.init)
+
+    def update(particles: Particles, state: Any, move: Move) -> tuple[Particles, Any, Array]:
+        descent = tree.scale(-1.0, gradient(move))
+        updates, moved = jax.vmap(optimiser.update)(descent, state, particles)
+        proposal = optax.apply_updates(particles, updates)
+        alive = move.alive & tree.healthy(proposal)
+        return tree.where(alive, proposal, particles), tree.where(alive, moved, state), alive
+
+    def restart(mask: Array, particles: Particles, state: Any) -> Any:
+        return tree.where(mask, init(particles), state)
+
+    return Step(init, update, restart, takes_noise)

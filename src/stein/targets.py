@@ -1,0 +1,278 @@
+r"""What the particles should be distributed as, and all that a rule may look at.
+
+A :class:`Target` turns particles and a minibatch into a :class:`View`: scores in weight space and in output
+space, function values, and one vjp that carries forces from functions back to weights. Rules see only views,
+never a model, a likelihood or data.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, Bool, Float, Int
+
+from stein import functional_priors, tree
+from stein.likelihoods import Likelihood
+from stein.priors import Prior
+from stein.types import Batch, Key, Model, Particles, Weights
+
+
+class View(NamedTuple):
+    """The ensemble at one step. Rows of dead particles are finite and zero where they would be summed.
+
+    ``drive`` below is gamma_t / T, the annealing factor over the temperature.
+    """
+
+    weights: Particles
+    score_w: Particles  # drive * (N * mean_b grad_w log p(y_b | w) + grad_w log p(w))
+    loglik_w: Particles  # mean_b grad_w log p(y_b | w), for preconditioners
+    features: Float[Array, "n m k"]  # what the functional kernel compares at the m measurement points
+    backward: Callable[[Array], Particles]  # cotangent on outputs (n, m, c) -> J_i^T u_i, zero for the dead
+    lift: Callable[[Array], Array]  # cotangent on features -> cotangent on outputs
+    score_f: Float[Array, "n m c"]  # drive * likelihood score in output space; zero at points without a label
+    prior_f: Float[Array, "n m k"]  # drive * functional prior score
+    ids: Int[Array, " n"]  # random draws depend on these, not on position or device
+    alive: Bool[Array, " n"]
+    log_likelihood: Float[Array, " n"]  # mean over the batch, for people to look at
+    log_prior: Float[Array, " n"]
+
+    def pullback(self, cotangent: Float[Array, "n m k"]) -> Particles:
+        """J_i^T v_i for every particle i, J_i the Jacobian of the *features* in the weights."""
+        return self.backward(self.lift(cotangent))
+
+    def count(self) -> Float[Array, ""]:
+        """Number of living particles, the n that coupled sums are divided by."""
+        return jnp.maximum(jnp.sum(self.alive), 1).astype(self.features.dtype)
+
+
+class Measurement(NamedTuple):
+    """Where the functional kernel looks.
+
+    Args:
+        where: ``"batch"``, the gradient batch, or ``"independent"``, the inputs ``batch.measure`` of a batch
+            drawn on its own. Only the latter keeps the averaged drift of a stochastic rule unbiased.
+        subset: use the first so many of these points only (a batch is in random order anyway).
+        extra: further inputs without labels, an array or a function of a random key (fresh points each step).
+    """
+
+    where: str = "batch"
+    subset: int | None = None
+    extra: Array | Callable[[Key], Array] | None = None
+
+    def is_gradient_batch(self) -> bool:
+        """Whether the labelled points are all measured, as the functional rules need."""
+        return self.where == "batch" and self.subset is None
+
+
+class Target(NamedTuple):
+    """A distribution over one network's weights.
+
+    ``sample(key)`` draws from its prior, ``init(key)`` from the model's own initialiser; ``view(...)`` is
+    documented at :func:`posterior`; ``check(x, y)`` raises ``ValueError`` for data that it cannot explain;
+    ``spaces`` are the names of its feature maps.
+    """
+
+    sample: Callable[[Key], Weights]
+    init: Callable[[Key], Weights]
+    view: Callable[..., View]
+    check: Callable[[Any, Any], None]
+    spaces: tuple[str, ...]
+    measurement: Measurement
+    num_data: int
+
+
+def posterior(
+    model: Model,
+    likelihood: Likelihood,
+    prior: Prior,
+    num_data: int,
+    *,
+    measurement: Measurement = Measurement(),
+    functional_prior: functional_priors.FunctionalPrior = functional_priors.none(),
+) -> Target:
+    r"""The posterior of a network's weights given data.
+
+    .. math:: \log p(w \mid D) = \tfrac{N}{B} \sum_b \log p(y_b \mid f(x_b; w)) + \log p(w) + \mathrm{const}
+
+    on a minibatch of B points of the N = ``num_data``: an unbiased estimate of the full sum. The prior is
+    counted once.
+
+    Args:
+        measurement: where the functional kernel looks; the gradient batch unless told.
+        functional_prior: prior over functions, read by the functional rules only (``f-svgd``, ``kde-fwgd`` ...).
+
+    Returns:
+        A :class:`Target`, whose ``view(key, particles, batch, ids, alive, drive, space, functional)`` costs one
+        forward pass a particle and whatever of the rest the rule reads (under ``jit``).
+    """
+    if num_data < 1:
+        raise ValueError(f"num_data = {num_data}: must be at least 1")
+    if measurement.where not in ("batch", "independent"):
+        raise ValueError(f"measurement.where = {measurement.where!r}: 'batch' or 'independent'")
+    if measurement.subset is not None and measurement.subset < 1:
+        raise ValueError(f"measurement.subset = {measurement.subset}: must be at least 1")
+    forward = jax.vmap(model.apply, (0, None))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+
+    def sample(key: Key) -> Weights:
+        return prior.sample(key, shapes)
+
+    def extra_points(key: Key, like: Array) -> Array:
+        if measurement.extra is None:
+            return like[:0]
+        points = measurement.extra(key) if callable(measurement.extra) else measurement.extra
+        return jnp.asarray(points, like.dtype)
+
+    def view(
+        key: Key,
+        particles: Particles,
+        batch: Batch,
+        ids: Int[Array, " n"],
+        alive: Bool[Array, " n"],
+        drive: Float[Array, ""],
+        space: str,
+        functional: bool,
+    ) -> View:
+        key_extra, key_prior = jax.random.split(key)
+        weights = tree.where(alive, particles, 0)
+        size = batch.x.shape[0]
+        extra = extra_points(key_extra, batch.x)
+
+        # One vjp at the labelled points, and at the extra ones if the functional kernel looks at both.
+        shared = measurement.is_gradient_batch()
+        inputs = jnp.concatenate([batch.x, extra]) if shared else batch.x
+        outputs, vjp = jax.vjp(lambda w: forward(w, inputs), weights)
+        labelled = outputs[:, :size]
+        log_likelihood = jnp.mean(jax.vmap(likelihood.log_prob, (0, None))(labelled, batch.y), axis=1)
+        log_prior = jax.vmap(prior.log_prob)(weights)
+        point_scores = jax.vmap(likelihood.score, (0, None))(labelled, batch.y)
+        point_scores = jnp.pad(point_scores, ((0, 0), (0, inputs.shape[0] - size), (0, 0)))
+        (loglik_w,) = vjp(point_scores / size)
+        score_w = jax.tree.map(
+            lambda lik, pri: drive.astype(lik.dtype) * (num_data * lik + pri),
+            loglik_w,
+            jax.vmap(prior.score)(weights),
+        )
+
+        if not shared:
+            source = _measured_inputs(batch, measurement)
+            inputs = jnp.concatenate([source[: measurement.subset], extra])
+            outputs, vjp = jax.vjp(lambda w: forward(w, inputs), weights)
+
+        # A particle that is not finite in anything that the others will see is out from here on.
+        alive = alive & tree.healthy(particles) & tree.healthy((outputs, labelled, log_likelihood, log_prior))
+        alive = alive & (tree.healthy(point_scores) if functional else tree.healthy(score_w))
+        outputs = tree.where(alive, outputs, 0)
+        to_features = likelihood.features[space]
+        features = jax.vmap(to_features.forward)(outputs)
+
+        def draw(key: Key, number: int, at: Array) -> Array:
+            drawn = jax.vmap(sample)(jax.random.split(key, number))
+            return jax.vmap(to_features.forward)(forward(drawn, at))
+
+        prior_f = (
+            functional_prior(key_prior, features, inputs, draw) if functional else jnp.zeros_like(features)
+        )
+        score_f = point_scores * (num_data / size) if shared else jnp.zeros_like(outputs)
+        return View(
+            weights=tree.where(alive, weights, 0),
+            score_w=tree.where(alive, score_w, 0),
+            loglik_w=tree.where(alive, loglik_w, 0),
+            features=features,
+            backward=Partial(_backward, vjp, alive),
+            lift=Partial(jax.vmap(to_features.back), outputs),
+            score_f=tree.where(alive, tree.scale(drive, score_f), 0),
+            prior_f=tree.where(alive, tree.scale(drive, prior_f), 0),
+            ids=ids,
+            alive=alive,
+            log_likelihood=log_likelihood,
+            log_prior=log_prior,
+        )
+
+    def check(x: Any, y: Any) -> None:
+        x, y = np.asarray(x), np.asarray(y)
+        _check_data(x, y, num_data)
+        point = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.tree.leaves(shapes)[0].dtype)
+        likelihood.check(math.prod(jax.eval_shape(model.apply, shapes, point).shape[1:]), y)
+
+    return Target(sample, model.init, view, check, tuple(likelihood.features), measurement, num_data)
+
+
+def density(
+    log_prob: Callable[[Weights], Float[Array, ""]],
+    sample: Callable[[Key], Weights],
+    features: Callable[[Weights], Float[Array, "m k"]] | None = None,
+) -> Target:
+    """Any differentiable density over a pytree: no network, no data, no minibatches (the batch is ignored).
+
+    Args:
+        log_prob: log density of one particle, up to a constant.
+        sample: where particles start.
+        features: what a functional kernel compares, an (m, k) array for each particle; defaults to the
+            particle itself, flattened.
+    """
+    compare = features or (lambda w: jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(w)])[:, None])
+
+    def view(
+        key: Key,
+        particles: Particles,
+        batch: Any,
+        ids: Int[Array, " n"],
+        alive: Bool[Array, " n"],
+        drive: Float[Array, ""],
+        space: str,
+        functional: bool,
+    ) -> View:
+        weights = tree.where(alive, particles, 0)
+        values, gradient = jax.vmap(jax.value_and_grad(log_prob))(weights)
+        outputs, vjp = jax.vjp(jax.vmap(compare), weights)
+        alive = alive & tree.healthy((particles, values, gradient, outputs))
+        outputs = tree.where(alive, outputs, 0)
+        gradient = tree.where(alive, gradient, 0)
+        zero = jnp.zeros_like(outputs)
+        return View(
+            weights=tree.where(alive, weights, 0),
+            score_w=tree.scale(drive, gradient),
+            loglik_w=gradient,
+            features=outputs,
+            backward=Partial(_backward, vjp, alive),
+            lift=Partial(lambda u: u),
+            score_f=zero,
+            prior_f=zero,
+            ids=ids,
+            alive=alive,
+            log_likelihood=values,
+            log_prior=jnp.zeros_like(values),
+        )
+
+    return Target(sample, sample, view, lambda x, y: None, ("outputs",), Measurement("independent"), 1)
+
+
+def _backward(vjp: Callable[[Array], tuple[Particles]], alive: Array, cotangent: Array) -> Particles:
+    # Masked on the way out: a dead network's own residuals may be infinite, and 0 * inf is NaN.
+    return tree.where(alive, vjp(cotangent)[0], 0)
+
+
+def _measured_inputs(batch: Batch, measurement: Measurement) -> Array:
+    if measurement.where == "batch":
+        return batch.x
+    if batch.measure is None:
+        raise ValueError("measurement.where = 'independent': the batch has no `measure` inputs")
+    return batch.measure
+
+
+def _check_data(x: np.ndarray, y: np.ndarray, num_data: int) -> None:
+    if len(x) != len(y):
+        raise ValueError(f"x has {len(x)} rows, y has {len(y)}: must be equal")
+    if len(x) != num_data:
+        raise ValueError(f"num_data = {num_data}: the data has {len(x)} rows")
+    for name, values in (("x", x), ("y", y)):
+        if np.issubdtype(values.dtype, np.floating):
+            bad = np.argwhere(~np.isfinite(values))
+            if bad.size:
+                place = ", ".join(map(str, bad[0]))
+                raise ValueError(f"{name}[{place}] = {values[tuple(bad[0])]}: row {bad[0][0]} is not finite")

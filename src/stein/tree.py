@@ -1,0 +1,120 @@
+"""Algebra on stacked pytrees.
+
+Every leaf carries the particle axis first. Products are taken leaf by leaf: nothing is ever flattened into
+one long vector, so that leaves keep their layout and can be sharded over the particle axis.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from stein.types import Key, Particles, Weights
+
+
+def count(x: Particles) -> int:
+    """Number of particles n."""
+    return jax.tree.leaves(x)[0].shape[0]
+
+
+def dtype(x: Particles) -> jnp.dtype:
+    """Floating-point type of the leaves."""
+    return jnp.result_type(*jax.tree.leaves(x))
+
+
+def index(x: Particles, i: int) -> Weights:
+    """Particle i, without the particle axis."""
+    return jax.tree.map(lambda leaf: leaf[i], x)
+
+
+def add(*trees: Particles) -> Particles:
+    """Sum of trees of one structure."""
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *trees)
+
+
+def scale(factor: float | Float[Array, ""], x: Particles) -> Particles:
+    """One number times every leaf, in the leaf's own precision."""
+    return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, x)
+
+
+def rows(r: Float[Array, " n"], x: Particles) -> Particles:
+    """r_i x_i: a number for each particle."""
+    return jax.tree.map(lambda leaf: _column(r, leaf) * leaf, x)
+
+
+def mix(matrix: Float[Array, "n j"], x: Particles) -> Particles:
+    """sum_j matrix_ij x_j: the particles talk to each other."""
+    return jax.tree.map(lambda leaf: jnp.tensordot(matrix, leaf, axes=1), x)
+
+
+def where(mask: Bool[Array, " n"], x: Particles, y: Particles | float) -> Particles:
+    """Particle i of ``x`` where ``mask`` holds, else of ``y`` (a tree, or one number for all)."""
+    if isinstance(y, (int, float)):
+        return jax.tree.map(lambda a: jnp.where(_column(mask, a), a, jnp.asarray(y, a.dtype)), x)
+    return jax.tree.map(lambda a, b: jnp.where(_column(mask, a), a, b), x, y)
+
+
+def mean(x: Particles, alive: Bool[Array, " n"]) -> Weights:
+    """Mean over the living particles."""
+    total = jnp.maximum(jnp.sum(alive), 1)
+    return jax.tree.map(
+        lambda leaf: jnp.tensordot(alive.astype(leaf.dtype), leaf, axes=1) / total.astype(leaf.dtype), x
+    )
+
+
+def centre(x: Particles, alive: Bool[Array, " n"]) -> Particles:
+    """x_i minus the mean over the living particles; rows of the dead become zero."""
+    return where(alive, jax.tree.map(lambda a, m: a - m[None], x, mean(x, alive)), 0)
+
+
+def gram(x: Particles) -> Float[Array, "n n"]:
+    """Inner products <x_i, x_j> over all leaves."""
+
+    def leaf_gram(leaf: Array) -> Array:
+        flat = leaf.reshape(leaf.shape[0], -1)
+        return jnp.matmul(flat, flat.T, precision="highest")
+
+    products = [leaf_gram(leaf) for leaf in jax.tree.leaves(x)]
+    return sum(products[1:], products[0])
+
+
+def squared_distances(x: Particles, alive: Bool[Array, " n"]) -> Float[Array, "n n"]:
+    """|x_i - x_j|^2 from the Gram matrix.
+
+    Centring first keeps the digits when particles are close relative to their norm; rounding can still make
+    a distance slightly negative, hence the clip.
+    """
+    products = gram(centre(x, alive))
+    norms = jnp.diagonal(products)
+    return jnp.maximum(norms[:, None] + norms[None, :] - 2 * products, 0)
+
+
+def healthy(x: Particles) -> Bool[Array, " n"]:
+    """Whether particle i is finite, and so small that its squared norm is finite too.
+
+    The second half matters because Gram matrices square: one entry of 1e30 would turn every distance to it
+    into infinity.
+    """
+
+    def leaf_healthy(leaf: Array) -> Array:
+        limit = jnp.sqrt(jnp.finfo(leaf.dtype).max / leaf[0].size)
+        largest = jnp.max(jnp.abs(leaf).reshape(leaf.shape[0], -1), axis=1, initial=0)  # NaN stays NaN
+        return largest < jnp.asarray(limit, leaf.dtype)
+
+    return jnp.all(jnp.stack([leaf_healthy(leaf) for leaf in jax.tree.leaves(x)]), axis=0)
+
+
+def normal(key: Key, ids: Int[Array, " n"], like: Particles) -> Particles:
+    """Standard normal draws shaped as ``like``; the draws of a particle depend on its id alone."""
+    return jax.vmap(lambda i, one: normal_like(jax.random.fold_in(key, i), one))(ids, like)
+
+
+def normal_like(key: Key, like: Weights) -> Weights:
+    """Standard normal draws with the shapes and types of one network's weights."""
+    leaves, structure = jax.tree.flatten(like)
+    keys = jax.random.split(key, len(leaves))
+    draws = [jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, draws)
+
+
+def _column(r: Array, leaf: Array) -> Array:
+    return r.reshape(r.shape + (1,) * (leaf.ndim - 1))

@@ -1,0 +1,15 @@
+"""Every test runs in strict mode: no silent dtype or rank promotion, shapes checked, four simulated devices."""
+
+import os
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+os.environ["MPLBACKEND"] = "Agg"
+
+import jax
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_enable_x64", True)  # exact identities are checked to 1e-10; float32 tests cast
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+install_import_hook("stein", "beartype.beartype")
