@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -69,9 +70,9 @@ def ensemble(
             ``"resample"`` it from ``start``, or ``"stop"``, where nobody moves any more.
 
     Returns:
-        An :class:`Algorithm`. ``algorithm.init(key, num_particles, weights=None, spread=0.01)`` starts from draws or from
-        given ``weights``: an ensemble (a leading axis of ``num_particles``) as it is, or one network, whose copies are
-        set apart by normal noise of standard deviation ``spread``.
+        An :class:`Algorithm`. ``algorithm.init(key, num_particles, weights=None, spread=0.01)`` starts from draws or
+        from given ``weights``: an ensemble (a leading axis of ``num_particles``) as it is, or one network, whose
+        copies are set apart by normal noise of standard deviation ``spread``.
     """
     if not isinstance(rule, Rule):
         rule = Rule(rule)
@@ -89,9 +90,7 @@ def ensemble(
             raise ValueError(f"num_particles = {num_particles}: must be at least 1")
         key_start, key_run = jax.random.split(key)
         ids = jnp.arange(num_particles, dtype=jnp.int32)
-        particles = (
-            draw(key_start, ids) if weights is None else _given(weights, target, key_start, ids, spread)
-        )
+        particles = draw(key_start, ids) if weights is None else _given(weights, target, key_start, ids, spread)
         return State(
             particles,
             step.init(particles),
@@ -105,9 +104,7 @@ def ensemble(
     def advance(state: State, batch: Batch | None) -> tuple[State, Info]:
         key_view, key_rule, key_fresh = jax.random.split(jax.random.fold_in(state.key, state.step), 3)
         drive = anneal(state.step) / temperature
-        view = target.view(
-            key_view, state.particles, batch, state.ids, state.alive, drive, rule.space, rule.functional
-        )
+        view = target.view(key_view, state.particles, batch, state.ids, state.alive, drive, rule.space, rule.functional)
         force, memory = rule.force(key_rule, view, state.memory)
         move = steps.Move(force.drift, force.noise, view.loglik_w, view.alive, state.step)
         particles, opt_state, alive = step.update(state.particles, state.opt_state, move)
@@ -143,8 +140,8 @@ def build(
     """An algorithm by its method's name, with the step that belongs to it.
 
     Deterministic methods move by ``optimiser(learning_rate)``. Stochastic ones move by Langevin steps of size
-    ``learning_rate / num_data`` under the preconditioner of their method. ``noise_place="adam-inside"`` is the published
-    variant, for reproduction only (see :func:`stein.steps.noise_inside`).
+    ``learning_rate / num_data`` under the preconditioner of their method. ``noise_place="adam-inside"`` is the
+    published variant, for reproduction only (see :func:`stein.steps.noise_inside`).
 
     Args:
         options: for :func:`stein.rules.make`: repulsion, kernels and the like.
@@ -179,12 +176,7 @@ def _given(weights: Any, target: Target, key: Key, ids: Int[Array, " n"], spread
     many = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((n, *leaf.shape), leaf.dtype), one)
 
     def matches(like: Any) -> bool:
-        if jax.tree.structure(weights) != jax.tree.structure(like):
-            return False
-        return all(
-            jnp.shape(a) == b.shape
-            for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(like), strict=True)
-        )
+        return bool(eqx.tree_equal(jax.tree.map(jnp.shape, weights), jax.tree.map(jnp.shape, like)))
 
     if matches(many):
         return jax.tree.map(jnp.asarray, weights)
@@ -199,12 +191,11 @@ def _given(weights: Any, target: Target, key: Key, ids: Int[Array, " n"], spread
 def _check(target: Target, rule: Rule, step: steps.Step, temperature: float, start: str, on_nan: str) -> None:
     if rule.space not in target.spaces:
         raise ValueError(
-            f"the rule compares {rule.space} (a method ending in -s): this likelihood has only {', '.join(target.spaces)}"
+            f"the rule compares {rule.space} (a method ending in -s): "
+            f"this likelihood has only {', '.join(target.spaces)}"
         )
     if rule.functional and not target.measurement.is_gradient_batch():
-        raise ValueError(
-            "measurement: a functional rule works on the gradient batch itself (plus extra points)"
-        )
+        raise ValueError("measurement: a functional rule works on the gradient batch itself (plus extra points)")
     if rule.noisy and not step.takes_noise:
         raise ValueError("step: a stochastic rule needs steps.langevin(...), not a bare optimiser")
     if not temperature > 0:

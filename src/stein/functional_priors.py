@@ -24,9 +24,7 @@ def none() -> FunctionalPrior:
     return lambda key, features, inputs, draw: jnp.zeros_like(features)
 
 
-def ssge(
-    draws: int | None = None, energy: float = 0.99, eta: float = 0.0, noise: float = 0.01
-) -> FunctionalPrior:
+def ssge(draws: int | None = None, energy: float = 0.99, eta: float = 0.0, noise: float = 0.01) -> FunctionalPrior:
     """The network's own prior, its score estimated from ``draws`` fresh prior draws by :func:`stein.scores.ssge`.
 
     ``draws`` defaults to max(100, 2n). ``noise`` is the standard deviation of what is added to the drawn
@@ -83,9 +81,7 @@ def on_points(prior: FunctionalPrior, points: int) -> FunctionalPrior:
     return restricted
 
 
-def _estimated(
-    estimator: Callable[[Array, Array], Array], draws: int | None, noise: float
-) -> FunctionalPrior:
+def _estimated(estimator: Callable[[Array, Array], Array], draws: int | None, noise: float) -> FunctionalPrior:
     if draws is not None and draws < 2:
         raise ValueError(f"draws = {draws}: must be at least 2")
 

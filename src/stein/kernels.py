@@ -167,9 +167,7 @@ def frozen(bandwidth: Bandwidth, after: int) -> Bandwidth:
 # -- the menu -----------------------------------------------------------------------------------------------
 
 
-def radial(
-    profile: Callable[[Matrix], tuple[Matrix, Matrix]], bandwidth: Bandwidth | float = median()
-) -> Kernel:
+def radial(profile: Callable[[Matrix], tuple[Matrix, Matrix]], bandwidth: Bandwidth | float = median()) -> Kernel:
     r"""A kernel :math:`k = \kappa(u)` of :math:`u = |x_i - x_j|^2/h`.
 
     Args:
@@ -237,9 +235,7 @@ def indicator() -> Kernel:
 
     def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
         living = alive.astype(tree.dtype(x))
-        return Gram(
-            jnp.diag(living) * jnp.sum(living), jnp.zeros_like(_pairs(alive, living.dtype)), None, ()
-        ), memory
+        return Gram(jnp.diag(living) * jnp.sum(living), jnp.zeros_like(_pairs(alive, living.dtype)), None, ()), memory
 
     return Kernel(evaluate)
 
@@ -262,7 +258,7 @@ def from_function(function: Callable[[Weights, Weights], Float[Array, ""]]) -> K
 
 def product(*kernels: Kernel) -> Kernel:
     """Product of kernels of the same points."""
-    return _combine(kernels, lambda grams: [part for part in product_rule(*grams)])
+    return _combine(kernels, lambda grams: product_rule(*grams))
 
 
 def add(*kernels: Kernel, weights: tuple[float, ...] | None = None) -> Kernel:
@@ -299,9 +295,7 @@ def _combine(kernels: tuple[Kernel, ...], parts: Callable[[list[Any]], list[Any]
     def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
         grams, memories = zip(*(k(x, alive, m) for k, m in zip(kernels, memory, strict=True)), strict=True)
         if any(isinstance(g, AutodiffGram) for g in grams):
-            raise ValueError(
-                "from_function inside a product or sum: combine the functions themselves instead"
-            )
+            raise ValueError("from_function inside a product or sum: combine the functions themselves instead")
         summands = parts(list(grams))
         left = sum((g.left for g in summands[1:]), summands[0].left)
         right = None

@@ -137,6 +137,4 @@ def _check_regression(outputs: int, y: np.ndarray, means: int) -> None:
         raise ValueError(f"y has type {y.dtype}: regression targets must be floating point")
     per_row = math.prod(y.shape[1:])
     if per_row != means:
-        raise ValueError(
-            f"y has {per_row} targets a row, the model {outputs} outputs: this likelihood expects {means}"
-        )
+        raise ValueError(f"y has {per_row} targets a row, the model {outputs} outputs: this likelihood expects {means}")

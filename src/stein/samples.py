@@ -1,28 +1,63 @@
-"""Collected samples, for the tools that judge Markov chains."""
+"""Thinned samples of a stochastic rule, and their way to the tools that judge Markov chains."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool
 
-from stein.train import Collected
+from stein import train
+from stein.data import Batches
+from stein.ensembles import Algorithm, State
+from stein.types import Particles
 
 
-def to_arviz(collected: Collected) -> Any:
-    """An ArviZ ``InferenceData`` whose chains are the particles (those that are alive at the end).
+class Samples(NamedTuple):
+    """Every leaf of ``particles`` is (draws, particles, ...)."""
 
-    A variable for each leaf of the weights, named by its path. Needs the extra ``stein[arviz]``.
+    particles: Particles
+    alive: Bool[Array, "draws n"]
+
+
+def collect(
+    algorithm: Algorithm, state: State, batches: Batches | None, *, burn_in: int, draws: int, thin: int = 1
+) -> tuple[State, Samples]:
+    """Run a stochastic rule, and keep every ``thin``-th state after ``burn_in`` steps.
+
+    Returns:
+        The last state, from which a run goes on, and the samples.
+    """
+    for name, value, least in (("burn_in", burn_in, 0), ("draws", draws, 1), ("thin", thin, 1)):
+        if value < least:
+            raise ValueError(f"{name} = {value}: must be at least {least}")
+    if burn_in:
+        state, _ = train.run(algorithm, state, batches, burn_in)
+    kept = []
+    train.run(
+        algorithm,
+        state,
+        batches,
+        draws * thin,
+        chunk=thin,
+        after_chunk=lambda state, info: kept.append(state),
+    )
+    particles, alive = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[(s.particles, s.alive) for s in kept])
+    return kept[-1], Samples(particles, alive)
+
+
+def to_arviz(samples: Samples) -> Any:
+    """An ArviZ ``InferenceData`` whose chains are the particles that are alive at the end.
+
+    It has a variable for each leaf of the weights, named by its path. Needs the extra ``stein[arviz]``.
     """
     try:
         import arviz
     except ImportError as error:
         raise ImportError("to_arviz needs ArviZ: pip install 'stein[arviz]'") from error
-    alive = np.asarray(collected.alive[-1])
-    leaves = jax.tree.flatten_with_path(collected.particles)[0]
+    alive = np.asarray(samples.alive[-1])
     variables = {
-        jax.tree_util.keystr(path, simple=True, separator=".") or "w": np.moveaxis(np.asarray(leaf), 0, 1)[
-            alive
-        ]
-        for path, leaf in leaves
+        jax.tree_util.keystr(path, simple=True, separator=".") or "w": np.moveaxis(np.asarray(leaf), 0, 1)[alive]
+        for path, leaf in jax.tree.flatten_with_path(samples.particles)[0]
     }
     return arviz.from_dict(posterior=variables)

@@ -77,13 +77,9 @@ def ssge(
     return spectral_weights(within, cross, eta, energy) @ attraction
 
 
-def gaussian(
-    samples: Float[Array, "m d"], queries: Float[Array, "q d"], jitter: float = 1e-3
-) -> Float[Array, "q d"]:
-    r"""Score of the Gaussian with the samples' moments: :math:`-(\hat\Sigma + \mathrm{jitter}\,I)^{-1}(x - \hat\mu)`."""
+def gaussian(samples: Float[Array, "m d"], queries: Float[Array, "q d"], jitter: float = 1e-3) -> Float[Array, "q d"]:
+    r"""Score :math:`-(\hat\Sigma + \mathrm{jitter}\,I)^{-1}(x - \hat\mu)` of the Gaussian with the samples' moments."""
     centred = samples - jnp.mean(samples, axis=0, keepdims=True)
     covariance = centred.T @ centred / (samples.shape[0] - 1)
     regular = covariance + jitter * jnp.eye(samples.shape[1], dtype=samples.dtype)
-    return -jax.scipy.linalg.solve(
-        regular, (queries - jnp.mean(samples, axis=0, keepdims=True)).T, assume_a="pos"
-    ).T
+    return -jax.scipy.linalg.solve(regular, (queries - jnp.mean(samples, axis=0, keepdims=True)).T, assume_a="pos").T

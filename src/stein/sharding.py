@@ -16,9 +16,7 @@ def shard(state: State, devices: list | None = None) -> State:
     chosen = devices or jax.devices()
     n = state.ids.shape[0]
     if n % len(chosen):
-        raise ValueError(
-            f"{n} particles on {len(chosen)} devices: the first must be a multiple of the second"
-        )
+        raise ValueError(f"{n} particles on {len(chosen)} devices: the first must be a multiple of the second")
     mesh = Mesh(np.array(chosen), ("particles",), axis_types=(AxisType.Auto,))
     spread, everywhere = NamedSharding(mesh, PartitionSpec("particles")), NamedSharding(mesh, PartitionSpec())
 

@@ -42,7 +42,7 @@ def descend(optimiser: optax.GradientTransformation) -> Step:
 
 
 def noise_inside(optimiser: optax.GradientTransformation, step_size: float | Schedule) -> Step:
-    r"""Reproduction only: :math:`\phi + \zeta/\sqrt{\epsilon}` handed to an adaptive optimiser, as the paper's tables did.
+    r"""Reproduction only: :math:`\phi + \zeta/\sqrt{\epsilon}` handed to an adaptive optimiser, as in the tables.
 
     Wrong: Adam divides by the root of the second moment v, noise included, so that coordinate by coordinate the chain
     runs at the temperature :math:`1/\sqrt v` instead of 1; at :math:`\epsilon = 0.0025` below 0.035 for SGLD.
@@ -67,13 +67,13 @@ class Preconditioner(NamedTuple):
 def rms(
     decay: float = 0.99, epsilon: float = 1e-5, shared: bool = True, freeze_after: int | None = None
 ) -> Preconditioner:
-    r"""RMSprop scaling :math:`P = 1/(\lambda + \sqrt V)`, :math:`V \leftarrow \alpha V + (1-\alpha)\,\bar g \circ \bar g`.
+    r"""RMSprop scaling :math:`P = 1/(\lambda + \sqrt V)`, :math:`V \leftarrow \alpha V + (1-\alpha)\,\bar g^2`.
 
     :math:`\bar g` is the mean minibatch likelihood gradient ``move.loglik_w``, :math:`\alpha` is ``decay`` and
     :math:`\lambda` is ``epsilon``.
 
     Args:
-        shared: one P for all particles, from :math:`\bar g \circ \bar g` averaged over them. Coupled rules need this: then
+        shared: one P for all particles, from :math:`\bar g^2` averaged over them. Coupled rules need this: then
             :math:`D = K/n \otimes \operatorname{diag} P` is a diffusion matrix again. ``False`` is pSGLD.
         freeze_after: keep P from this step on; while it moves, its divergence is neglected.
 
@@ -145,11 +145,19 @@ def langevin(step_size: float | Schedule, preconditioner: Preconditioner | None 
 def _optimised(
     optimiser: optax.GradientTransformation, gradient: Callable[[Move], Particles], takes_noise: bool
 ) -> Step:
-    init = jax.vmap(optimiser.init)
+    def each(function: Callable) -> Callable:
+        """``function`` for every particle, under the promotion rules that Optax counts on."""
+
+        def relaxed(*arguments: Any) -> Any:
+            with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+                return jax.vmap(function)(*arguments)
+
+        return relaxed
+
+    init, optimise = each(optimiser.init), each(optimiser.update)
 
     def update(particles: Particles, state: Any, move: Move) -> tuple[Particles, Any, Array]:
-        descent = tree.scale(-1.0, gradient(move))
-        updates, moved = jax.vmap(optimiser.update)(descent, state, particles)
+        updates, moved = optimise(tree.scale(-1.0, gradient(move)), state, particles)
         proposal = optax.apply_updates(particles, updates)
         alive = move.alive & tree.healthy(proposal)
         return tree.where(alive, proposal, particles), tree.where(alive, moved, state), alive

@@ -44,7 +44,7 @@ class View(NamedTuple):
         """J_i^T v_i for every particle i, J_i the Jacobian of the *features* in the weights."""
         return self.backward(self.lift(cotangent))
 
-    def count(self) -> Float[Array, ""]:
+    def num_alive(self) -> Float[Array, ""]:
         """Number of living particles, the n that coupled sums are divided by."""
         return jnp.maximum(jnp.sum(self.alive), 1).astype(self.features.dtype)
 
@@ -174,9 +174,7 @@ def posterior(
             drawn = jax.vmap(sample)(jax.random.split(key, number))
             return jax.vmap(to_features.forward)(forward(drawn, at))
 
-        prior_f = (
-            functional_prior(key_prior, features, inputs, draw) if functional else jnp.zeros_like(features)
-        )
+        prior_f = functional_prior(key_prior, features, inputs, draw) if functional else jnp.zeros_like(features)
         score_f = point_scores * (num_data / size) if shared else jnp.zeros_like(outputs)
         return View(
             weights=tree.where(alive, weights, 0),

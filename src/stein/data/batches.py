@@ -21,12 +21,10 @@ class Batches:
         y: targets, likewise.
         size: points in a batch; all of them, in their own order, unless given.
         key: seed of the permutations.
-        independent: also draw a second batch of inputs from a stream of its own, where an independent measurement looks.
+        independent: also draw a second batch of inputs, from a stream of its own, for an independent measurement.
     """
 
-    def __init__(
-        self, x: Any, y: Any, size: int | None = None, key: Key | None = None, independent: bool = False
-    ):
+    def __init__(self, x: Any, y: Any, size: int | None = None, key: Key | None = None, independent: bool = False):
         self.x, self.y = jnp.asarray(x), jnp.asarray(y)
         self.num_data = self.x.shape[0]
         if size is not None and not 1 <= size <= self.num_data:
@@ -34,7 +32,7 @@ class Batches:
         if key is None and (size is not None or independent):
             raise ValueError("key = None: minibatches are drawn at random and need a key")
         self.size = size
-        self._key = key
+        self._key: Any = key
         self._independent = independent
 
     def indices(self, start: int | Int[Array, ""], steps: int) -> Any:
@@ -63,7 +61,5 @@ class Batches:
         position = jnp.asarray(start) * size + jnp.arange(steps * size)
         first = position[0] // n
         epochs = jnp.arange(steps * size // n + 2)  # as many as a window of this length can touch
-        shuffled = jax.lax.map(
-            lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), n), first + epochs
-        )
+        shuffled = jax.lax.map(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), n), first + epochs)
         return shuffled[position // n - first, position % n].reshape(steps, size)

@@ -9,7 +9,7 @@ def regression_1d(seed: int = 42, noise: float = 0.25) -> tuple[np.ndarray, np.n
     Returns:
         x and y, each (90, 1) in float32.
     """
-    random = np.random.RandomState(seed)  # noqa: NPY002 - the published recipe names this generator
+    random = np.random.RandomState(seed)  # the published recipe's own generator
     x = np.concatenate([random.uniform(1.5, 2.5, (45, 1)), random.uniform(4.5, 6.0, (45, 1))])
     y = x * np.sin(x) + random.normal(0.0, noise, (90, 1))
     return x.astype(np.float32), y.astype(np.float32)

@@ -1,7 +1,7 @@
 """The rules, and the one registry that drives the command line, the configs, the estimators and the tests.
 
-To add a rule: write a function that returns a :class:`Rule` (or a plain ``force(key, view, memory)``), and add a line to
-:data:`METHODS`.
+To add a rule: write a function that returns a :class:`Rule` (or a plain ``force(key, view, memory)``), and add a line
+to :data:`METHODS`.
 """
 
 import difflib
@@ -19,6 +19,7 @@ from stein.rules.wgd import blob, fwgd, kde, sge, ssge, wgd
 
 __all__ = [
     "ALIASES",
+    "LEGEND",
     "METHODS",
     "Force",
     "Method",
@@ -50,8 +51,8 @@ __all__ = [
 class Method(NamedTuple):
     """A rule under its public name.
 
-    ``stochastic`` is ``"no"``, ``"optional"`` or ``"always"``. ``preconditioner`` is what its Langevin step is scaled by:
-    ``"shared"`` by all particles, ``"own"`` for each, or ``None``.
+    ``stochastic`` is ``"no"``, ``"optional"`` or ``"always"``. ``preconditioner`` is what its Langevin step is scaled
+    by: ``"shared"`` by all particles, ``"own"`` for each, or ``None``.
     """
 
     name: str
@@ -63,41 +64,35 @@ class Method(NamedTuple):
     preconditioner: str | None = "shared"
 
 
-_KL = "yes, as n grows (collapses for d >> n)"
-_FLOW = "yes, as n grows, with exact repulsion"
-_FUNCTION = "of functions on the batch"
-
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method("de", independent, "deep ensemble: members trained apart", "1 backward", "no: modes"),
-        Method("sgld", partial(independent, noisy=True), "Langevin dynamics, members apart", "1 backward",
-               "yes, small steps", "always", None),
-        Method("psgld", partial(independent, noisy=True), "SGLD, RMSprop-preconditioned", "1 backward",
-               "nearly (Li et al. 2016)", "always", "own"),
-        Method("w-svgd", w_svgd, "SVGD, kernel on the weights", "1 backward + 3 n²d", _KL, "optional"),
-        Method("f-svgd", f_svgd, "SVGD on functions, one pull-back", "1 backward + 3 n²m", _FUNCTION),
-        Method("fw-svgd-l", fw_svgd, "SVGD on weights, kernel on logits or outputs", "2 backward, exact 1 + r", _FLOW,
-               "optional"),
-        Method("fw-svgd-s", partial(fw_svgd, space="probabilities"), "SVGD on weights, kernel on probabilities",
-               "2 backward, exact 1 + r", _FLOW, "optional"),
-        Method("h-svgd-l", h_svgd, "hybrid: weights drive, logits or outputs repel", "2 backward, exact 1 + r",
-               "no: another functional", "optional"),
-        Method("h-svgd-s", partial(h_svgd, space="probabilities"), "hybrid: weights drive, probabilities repel",
-               "2 backward, exact 1 + r", "no: another functional", "optional"),
-        Method("hp-svgd", hp_svgd, "SVGD, product kernel of weights and outputs", "exact 1 + r backward", _FLOW,
-               "optional"),
-        Method("kde-wgd", partial(wgd, kde()), "Wasserstein descent, kernel density", "1 backward + 3 n²d", _KL),
-        Method("sge-wgd", partial(wgd, sge()), "Wasserstein descent, Stein estimator", "1 backward + 3 n²d + n³", _KL),
-        Method("ssge-wgd", partial(wgd, ssge()), "Wasserstein descent, spectral Stein estimator",
-               "1 backward + 3 n²d + n³", _KL),
-        Method("blob", partial(wgd, blob()), "Wasserstein descent, blob method", "1 backward + 2 n²d", _KL),
-        Method("kde-fwgd", partial(fwgd, kde()), "kde-wgd on functions", "1 backward + 3 n²m", _FUNCTION),
-        Method("sge-fwgd", partial(fwgd, sge()), "sge-wgd on functions", "1 backward + 3 n²m + n³", _FUNCTION),
-        Method("ssge-fwgd", partial(fwgd, ssge()), "ssge-wgd on functions", "1 backward + 3 n²m + n³", _FUNCTION),
-        Method("f-blob", partial(fwgd, blob()), "blob on functions", "1 backward + 2 n²m", _FUNCTION),
+        Method("de", independent, "members trained apart", "1", "modes only"),
+        Method("sgld", partial(independent, noisy=True), "Langevin dynamics, apart", "1", "yes", "always", None),
+        Method("psgld", partial(independent, noisy=True), "SGLD with RMSprop scaling", "1", "nearly", "always", "own"),
+        Method("w-svgd", w_svgd, "SVGD, kernel on weights", "1 + n²d", "as n grows", "optional"),
+        Method("f-svgd", f_svgd, "SVGD on functions", "1 + n²m", "of functions"),
+        Method("fw-svgd-l", fw_svgd, "SVGD, kernel on outputs", "2, exact 1+r", "exact", "optional"),
+        Method("fw-svgd-s", partial(fw_svgd, space="probabilities"), "SVGD, kernel on probabilities",
+               "2, exact 1+r", "exact", "optional"),
+        Method("h-svgd-l", h_svgd, "weights drive, outputs repel", "2, exact 1+r", "no", "optional"),
+        Method("h-svgd-s", partial(h_svgd, space="probabilities"), "weights drive, softmax repels",
+               "2, exact 1+r", "no", "optional"),
+        Method("hp-svgd", hp_svgd, "SVGD, product of both kernels", "1 + r", "exact", "optional"),
+        Method("kde-wgd", partial(wgd, kde()), "Wasserstein flow, kde", "1 + n²d", "as n grows"),
+        Method("sge-wgd", partial(wgd, sge()), "Wasserstein flow, Stein score", "1 + n²d + n³", "as n grows"),
+        Method("ssge-wgd", partial(wgd, ssge()), "Wasserstein flow, SSGE", "1 + n²d + n³", "as n grows"),
+        Method("blob", partial(wgd, blob()), "Wasserstein flow, blob method", "1 + n²d", "as n grows"),
+        Method("kde-fwgd", partial(fwgd, kde()), "kde-wgd on functions", "1 + n²m", "of functions"),
+        Method("sge-fwgd", partial(fwgd, sge()), "sge-wgd on functions", "1 + n²m + n³", "of functions"),
+        Method("ssge-fwgd", partial(fwgd, ssge()), "ssge-wgd on functions", "1 + n²m + n³", "of functions"),
+        Method("f-blob", partial(fwgd, blob()), "blob on functions", "1 + n²m", "of functions"),
     )
 }  # fmt: skip
+
+LEGEND = """cost: backward passes a particle, plus products over n particles with d weights or m outputs; r: directions
+kept by the exact repulsion. posterior: what the members are distributed as. "as n grows": the posterior, if n is not
+small against d; "exact": likewise, with repulsion="exact" only; "of functions": one over functions at the batch."""
 
 ALIASES = {"fw-svgd": "fw-svgd-l", "h-svgd": "h-svgd-l"}
 

@@ -65,9 +65,7 @@ def exact(energy: float = 0.99, probe: bool = False) -> Repulsion:
 
     def repulsion(key: Key, gram: Gram | AutodiffGram, view: View) -> Particles:
         if isinstance(gram, AutodiffGram):
-            raise ValueError(
-                "repulsion 'exact' needs a kernel in closed form; use 'local' with from_function"
-            )
+            raise ValueError("repulsion 'exact' needs a kernel in closed form; use 'local' with from_function")
         centred = tree.centre(view.features, view.alive)
         values, vectors = jnp.linalg.eigh(tree.gram(centred))
         values, vectors = jnp.maximum(values[::-1], 0), vectors[:, ::-1]  # largest first

@@ -95,4 +95,4 @@ def factorise(matrix: Matrix, alive: Bool[Array, " n"], jitter: float | None = N
 
 
 def _root(view: View) -> Float[Array, ""]:
-    return jnp.sqrt(2 / view.count())
+    return jnp.sqrt(2 / view.num_alive())

@@ -35,7 +35,7 @@ def w_svgd(kernel: Kernel = rbf(), noise: Noise | None = None) -> Rule:
         gram, memory = kernel(view.weights, view.alive, memory)
         drive, kicks = driven(noise, key, gram.matrix, view)
         phi = tree.add(tree.mix(drive, view.score_w), gram.repulsion(view.weights))
-        return Force(tree.scale(1 / view.count(), phi), kicks), memory
+        return Force(tree.scale(1 / view.num_alive(), phi), kicks), memory
 
     return Rule(force, kernel.memory, noisy=noise is not None)
 
@@ -60,7 +60,7 @@ def f_svgd(kernel: Kernel = rbf()) -> Rule:
         gram, memory = on_functions(kernel, view, memory)
         score = view.score_f + view.lift(view.prior_f)
         phi = tree.mix(gram.matrix, score) + view.lift(gram.repulsion(view.features))
-        return Force(view.backward(phi / view.count())), memory
+        return Force(view.backward(phi / view.num_alive())), memory
 
     return Rule(force, kernel.memory, functional=True)
 
@@ -82,8 +82,8 @@ def fw_svgd(
         space: ``"outputs"`` (logits, method ``fw-svgd-l``) or ``"probabilities"`` (``fw-svgd-s``).
 
     Cost: two backward passes a particle (local), or one and one more for each direction kept (exact).
-    Limits: only ``exact`` descends the KL divergence, and only ``exact`` with ``noise=cholesky()`` (all directions, or the
-        probe) leaves the posterior invariant. Adds up weights of networks whose hidden units are not aligned.
+    Limits: only ``exact`` descends the KL divergence, and only ``exact`` with ``noise=cholesky()`` (all directions, or
+        the probe) leaves the posterior invariant. Adds up weights of networks whose hidden units are not aligned.
     Reference: D'Angelo, Fortuin & Wenzel (2021).
 
     >>> rule = fw_svgd(repulsion=exact())
@@ -94,7 +94,7 @@ def fw_svgd(
         gram, memory = on_functions(kernel, view, memory)
         drive, kicks = driven(noise, key_noise, gram.matrix, view)
         phi = tree.add(tree.mix(drive, view.score_w), repulsion(key_probe, gram, view))
-        return Force(tree.scale(1 / view.count(), phi), kicks), memory
+        return Force(tree.scale(1 / view.num_alive(), phi), kicks), memory
 
     return Rule(force, kernel.memory, space, noisy=noise is not None)
 
@@ -130,7 +130,7 @@ def h_svgd(
         gram_f, memory_f = on_functions(repel, view, memory[1])
         matrix, kicks = driven(noise, key_noise, gram_w.matrix, view)
         phi = tree.add(tree.mix(matrix, view.score_w), repulsion(key_probe, gram_f, view))
-        return Force(tree.scale(1 / view.count(), phi), kicks), (memory_w, memory_f)
+        return Force(tree.scale(1 / view.num_alive(), phi), kicks), (memory_w, memory_f)
 
     return Rule(force, (drive.memory, repel.memory), space, noisy=noise is not None)
 
@@ -167,6 +167,6 @@ def hp_svgd(
             in_weights.repulsion(view.weights),
             repulsion(key_probe, in_functions, view),
         )
-        return Force(tree.scale(1 / view.count(), phi), kicks), (memory_w, memory_f)
+        return Force(tree.scale(1 / view.num_alive(), phi), kicks), (memory_w, memory_f)
 
     return Rule(force, (kernel_w.memory, kernel_f.memory), space, noisy=noise is not None)

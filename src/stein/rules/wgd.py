@@ -71,7 +71,9 @@ def wgd(estimator: Estimator, kernel: Kernel = rbf()) -> Rule:
 
 
 def fwgd(estimator: Estimator, kernel: Kernel = rbf()) -> Rule:
-    r"""Wasserstein gradient descent on the functions: :math:`\phi_i = J_i^\top\,[\,s_i + p_i - \widehat{\nabla\log q}(f_i)]`.
+    r"""Wasserstein gradient descent on the functions.
+
+    .. math:: \phi_i = J_i^\top \big[ s_i + p_i - \widehat{\nabla\log q}(f_i) \big]
 
     Cost: one backward pass a particle, n x n by n x m products, plus the functional prior.
     Limits: as f-SVGD; the prior is one over functions.

@@ -1,0 +1,46 @@
+# Every target sets itself up: a clone needs no other command first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install test test-long lint demo mutants clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The stamp, not the directory: a .venv made by hand has no stamp and is completed, not replaced.
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || { \
+	    $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	        echo "error: $(PYTHON) is older than Python 3.11; try: make PYTHON=python3.12" >&2; exit 2; }; \
+	    echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip -q
+	@echo "installing stein and its tools into $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+install: $(STAMP)  ## .venv with stein and the development tools
+
+test: $(STAMP)  ## all tests but the long ones, and the examples in docstrings
+	$(BIN)/python -m pytest -n 2 -m "not long" tests
+	$(BIN)/python -m pytest --doctest-modules src
+
+test-long: $(STAMP)  ## the tests marked long
+	$(BIN)/python -m pytest -m long tests
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: $(STAMP)  ## draw the first figure into demo/
+	$(BIN)/stein demo
+
+mutants: $(STAMP)  ## plant bugs and see the tests catch them
+	$(BIN)/python tests/mutants.py
+
+clean:  ## remove .venv and everything that can be made again
+	rm -rf $(VENV) build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,223 @@
+"""The command line. Nothing heavy is imported until a command runs: `stein --help` answers at once."""
+
+import contextlib
+import difflib
+import functools
+import io
+import json as json_module
+import os
+import pathlib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+DESCRIPTION = """Stein variational neural-network ensembles: members that talk to each other.
+`stein --version` prints the version; `--debug` with a command shows tracebacks."""
+
+# What the user named does not exist or may not be used: bad input, unlike a full disk.
+_BAD_INPUT = (
+    ValueError,
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+
+
+def methods(json: bool = False) -> None:
+    """List every method: what it does, what it costs, whether it targets the posterior.
+
+    Args:
+        json: print a JSON list instead of a table.
+    """
+    from stein.rules import ALIASES, LEGEND, METHODS
+
+    if json:
+        fields = ("name", "summary", "cost", "stochastic", "posterior")
+        listed = [{field: getattr(method, field) for field in fields} for method in METHODS.values()]
+        for entry in listed:
+            entry["aliases"] = [alias for alias, name in ALIASES.items() if name == entry["name"]]
+        print(json_module.dumps(listed, indent=2))
+        return
+
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("method", no_wrap=True, style="bold")
+    for column in ("what it does", "cost", "noise", "posterior"):
+        table.add_column(column, overflow="fold")
+    for method in METHODS.values():
+        table.add_row(method.name, method.summary, method.cost, method.stochastic, method.posterior)
+    _show(table)
+    _show("\n" + " ".join(LEGEND.split()))
+    _show("Short names: " + ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items()))
+
+
+def doctor() -> None:
+    """Check the installation: versions, devices, and whether JAX computes right sums here."""
+    with _status("Importing JAX"):
+        from stein import doctor as checkup
+    with _status("Computing sums with known answers"):
+        # Before `facts`, which opens the devices: an accelerator may not be shared with the child process.
+        checks = checkup.examine()
+        facts = checkup.facts()
+
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        table.add_row(name, value)
+    for check in checks:
+        mark = "[green]ok[/]" if check.passed else "[red]FAILED[/]"
+        table.add_row(check.name, f"{mark}  {check.detail}")
+    _show(table)
+    failed = sum(not check.passed for check in checks)
+    if failed:
+        raise RuntimeError(
+            f"{failed} of {len(checks)} checks failed: JAX is not to be trusted here; fix: {checkup.FIX}"
+        )
+
+
+def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 10_000) -> None:
+    """Train a deep ensemble and w-SVGD on a curve with a gap in its data, and draw what they know.
+
+    Args:
+        out: directory for the figure and the numbers.
+        steps: training steps for each method; the paper's number unless given.
+    """
+    with _status("Importing JAX"):
+        from stein.experiments import demo as experiment
+        from stein.report import plots
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Table
+
+    out.mkdir(parents=True, exist_ok=True)
+    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks = {method: bar.add_task(method, total=steps) for method in ("de", "w-svgd")}
+        result = experiment.run(
+            tuple(tasks), steps=steps, progress=lambda method, done: bar.update(tasks[method], completed=done)
+        )
+    spread = result.spread()
+    (out / "spread.json").write_text(json_module.dumps(spread, indent=2) + "\n")
+    plots.regression(experiment.GRID, result.members, result.x, result.y).savefig(out / "regression.png", dpi=150)
+
+    table = Table(title="standard deviation over the members", box=None, header_style="bold", title_justify="left")
+    table.add_column("method")
+    for region in experiment.REGIONS:
+        table.add_column(region, justify="right")
+    for method, regions in spread.items():
+        table.add_row(method, *(f"{value:.2f}" for value in regions.values()))
+    _show(table)
+    print(f"figure: {out / 'regression.png'}: look at the gap between the two clouds of points, where nothing was seen")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"methods": methods, "doctor": doctor, "demo": demo}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    if sys.stdout is None:  # started with `>&-`; the replacement stays open as long as the process
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal loses a Greek letter, not the command
+    code = _guarded([argument for argument in arguments if argument != "--debug"], debug)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader left (`stein methods | head -1`): no failure, but Python would complain at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _guarded(arguments: list[str], debug: bool) -> int:
+    """Run, and turn every exception into one line on stderr and an exit code."""
+    try:
+        _parse(arguments)()
+    except BrokenPipeError:
+        return 0
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            traceback.print_exc()
+        if isinstance(error, KeyboardInterrupt):
+            message, code = "interrupted", 130
+        else:
+            message, code = " ".join(str(error).split()), 2 if isinstance(error, _BAD_INPUT) else 1
+        if not isinstance(error, (ValueError, OSError, RuntimeError, KeyboardInterrupt)):
+            message = f"{type(error).__name__}: {message}; --debug shows where"
+        print(f"error: {message}", file=sys.stderr)
+        return code
+    return 0
+
+
+def _parse(arguments: list[str]) -> Callable[[], Any]:
+    """The command that the arguments ask for, ready to be called; ValueError when they ask for none."""
+    import tyro
+
+    if arguments == ["--version"]:
+        from stein import __version__
+
+        return functools.partial(print, f"stein {__version__}")
+    if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
+        close = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(COMMANDS)}"
+        raise ValueError(f"unknown command {arguments[0]!r}; {hint}")
+
+    # Captured, so that a usage error is one line like every other error and colours follow NO_COLOR.
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            return tyro.extras.subcommand_cli_from_dict(
+                {name: _deferred(command) for name, command in COMMANDS.items()},
+                prog="stein",
+                description=DESCRIPTION,
+                args=arguments or ["--help"],
+            )
+    except SystemExit as stop:
+        if stop.code:
+            raise ValueError(_unboxed(err.getvalue())) from None
+        return functools.partial(print, out.getvalue(), end="")
+
+
+def _deferred(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """The same signature, but a call only binds the arguments: parsing must end before work begins."""
+
+    @functools.wraps(command)
+    def bind(**keywords: Any) -> Callable[[], None]:
+        return functools.partial(command, **keywords)
+
+    return bind
+
+
+def _unboxed(text: str) -> str:
+    """The sentences of an error as tyro draws it: a title and paragraphs between ruled lines."""
+    _title, *paragraphs = re.split(r"-{4,}", " ".join(text.split()))
+    return "; ".join(paragraph.strip(" .") for paragraph in paragraphs)
+
+
+def _show(renderable: Any) -> None:
+    """Print with rich, through `print`: rich itself would end the process when the reader has left."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    print(captured.get(), end="")
+
+
+def _status(message: str) -> Any:
+    """A spinner on stderr while something takes long; silent where stderr is no terminal."""
+    from rich.console import Console
+
+    return Console(stderr=True).status(message)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Runs with a name: from settings to numbers."""

@@ -1,0 +1,53 @@
+"""Fully connected networks."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array
+
+from stein.types import Key, Model, Weights
+
+
+def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu) -> Model:
+    r"""A fully connected network.
+
+    .. math:: h_0 = x, \quad h_l = a(W_l h_{l-1} + b_l), \quad f(x) = W_L h_{L-1} + b_L
+
+    Args:
+        sizes: the width of the inputs, of every hidden layer, and of the outputs.
+        activation: :math:`a`, applied after every layer but the last.
+
+    Returns:
+        A model on inputs ``(b, sizes[0])``. Weights and biases are drawn from
+        :math:`U(\pm 1/\sqrt{\text{fan-in}})`, Equinox's initialiser; outputs have the dtype of the weights.
+
+    >>> model = mlp([1, 50, 50, 1])
+    >>> weights = model.init(jax.random.key(0))
+    >>> sum(leaf.size for leaf in jax.tree.leaves(weights))
+    2701
+    >>> model.apply(weights, jax.numpy.ones((8, 1))).shape
+    (8, 1)
+    """
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise ValueError(f"sizes: got {list(sizes)}; need at least two widths, each 1 or more")
+    widths = list(pairwise(sizes))
+
+    def init(key: Key) -> Weights:
+        keys = jax.random.split(key, len(widths))
+        return tuple(eqx.nn.Linear(i, o, key=k) for (i, o), k in zip(widths, keys, strict=True))
+
+    def apply(weights: Weights, inputs: Array) -> Array:
+        hidden = inputs.astype(weights[0].weight.dtype)
+        for layer in weights[:-1]:
+            hidden = activation(_affine(layer, hidden))
+        return _affine(weights[-1], hidden)
+
+    return Model(init, apply)
+
+
+def _affine(layer: Any, batch: Array) -> Array:
+    # One product for the whole batch: with inputs shared by all particles, vmap makes it one GEMM.
+    return batch @ layer.weight.T + layer.bias[None]

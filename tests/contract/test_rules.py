@@ -1,0 +1,392 @@
+"""What every registered rule must keep, whatever it computes. A new line in METHODS is tested here by itself."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from stein import functional_priors, kernels, likelihoods, priors, rules, schedules, steps, train, tree
+from stein.data import Batches
+from stein.ensembles import build, ensemble
+from stein.sharding import shard
+from stein.targets import Measurement, posterior
+from stein.types import Batch, Model
+
+CASES = [(name, False) for name in rules.METHODS] + [
+    (name, True) for name, method in rules.METHODS.items() if method.stochastic == "optional"
+]
+NOISY = [(name, noisy) for name, noisy in CASES if noisy or rules.METHODS[name].stochastic == "always"]
+NUM_DATA, N = 30, 4
+
+
+def network(dtype):
+    """A classifier with leaves of rank 0, 1, 2 and 3 in a nested tree."""
+
+    def init(key):
+        keys = jax.random.split(key, 3)
+        return {
+            "in": [jax.random.normal(keys[0], (2, 5), dtype), jnp.zeros((5,), dtype)],
+            "gain": jnp.ones((), dtype),
+            "out": jax.random.normal(keys[1], (5, 3, 2), dtype),
+        }
+
+    def apply(w, x):
+        hidden = jnp.tanh(x @ w["in"][0] + w["in"][1][None])
+        return w["gain"] * jnp.einsum("bh,hcr->bc", hidden, w["out"])
+
+    return Model(init, apply)
+
+
+def data(dtype=jnp.float64, seed=0):
+    random = np.random.default_rng(seed)
+    x = jnp.asarray(random.normal(size=(NUM_DATA, 2)), dtype)
+    return x, jnp.asarray(random.integers(0, 3, NUM_DATA), jnp.int32)
+
+
+def target(dtype=jnp.float64, **options):
+    return posterior(network(dtype), likelihoods.categorical(), priors.normal(1.3), NUM_DATA, **options)
+
+
+def algorithm(name, noisy, dtype=jnp.float64, **options):
+    prior = functional_priors.gaussian_process(
+        lambda x, y: jnp.exp(-((x @ y.T) ** 2)) + 2 * jnp.eye(len(x), dtype=x.dtype)
+    )
+    return build(name, target(dtype, functional_prior=prior), stochastic=noisy, learning_rate=0.01, **options)
+
+
+@functools.cache
+def compiled(name, noisy):
+    """The algorithm and its jitted step; compiled for a quick compilation, not for a quick run."""
+    algo = algorithm(name, noisy)
+    return algo, jax.jit(algo.step, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def batch(dtype=jnp.float64):
+    x, y = data(dtype)
+    return Batch(x[:8], y[:8], x[8:16])
+
+
+def steps_from(step, state, number, at=None):
+    for _ in range(number):
+        state, _ = step(state, batch() if at is None else at)
+    return state
+
+
+def permuted(state, order):
+    """The same ensemble with its members in another order."""
+    n = len(order)
+    return jax.tree.map(lambda leaf: leaf[order] if leaf.ndim and leaf.shape[0] == n else leaf, state)
+
+
+def close(a, b, tolerance):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=tolerance, atol=tolerance)
+
+
+def differs(a, b):
+    return any(
+        np.max(np.abs(np.asarray(x) - np.asarray(y))) > 1e-9
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+def noise_map(rule, state, monkeypatch):
+    """The rule's noise as a matrix on the particle index: column j is what a unit draw of particle j does."""
+    one = jnp.ones(())
+    columns = []
+    for j in np.asarray(state.ids):
+
+        def unit(key, ids, like, j=j):
+            return tree.rows((ids == j).astype(jnp.float64), jax.tree.map(jnp.ones_like, like))
+
+        monkeypatch.setattr(tree, "normal", unit)
+        view = target().view(
+            jax.random.key(0), state.particles, batch(), state.ids, state.alive, one, rule.space, False
+        )
+        columns.append(np.asarray(rule.force(jax.random.key(1), view, rule.memory)[0].noise["gain"]))
+    return np.stack(columns, axis=1)
+
+
+ORDER = np.array([2, 0, 3, 1])
+
+
+@pytest.mark.parametrize(("name", "noisy"), [case for case in CASES if case not in NOISY])
+def test_order_of_members_does_not_matter_to_the_drift(name, noisy):
+    """Sees a sum over the wrong particle axis, K in place of its transpose, an index used as an id."""
+    algo, step = compiled(name, noisy)
+    state = algo.init(jax.random.key(0), N)
+    moved, other = steps_from(step, state, 2), steps_from(step, permuted(state, ORDER), 2)
+    close(other.particles, jax.tree.map(lambda leaf: leaf[ORDER], moved.particles), 1e-8)
+
+
+@pytest.mark.parametrize(("name", "noisy"), NOISY)
+def test_order_of_members_does_not_matter_to_the_noise(name, noisy, monkeypatch):
+    """The covariance of the noise over particles is permuted with them. Sees noise that depends on position."""
+    rule = rules.make(name, stochastic=noisy)
+    state = algorithm(name, noisy).init(jax.random.key(0), N)
+    root, other = noise_map(rule, state, monkeypatch), noise_map(rule, permuted(state, ORDER), monkeypatch)
+    covariance = root @ root.T
+    np.testing.assert_allclose(other @ other.T, covariance[np.ix_(ORDER, ORDER)], rtol=1e-9, atol=1e-12)
+    assert np.diag(covariance).min() > 0.1
+
+
+@pytest.mark.parametrize(("name", "noisy"), CASES)
+def test_jitted_eager_and_vmapped_agree_without_recompiling(name, noisy):
+    """Sees Python control flow on traced values, hidden state, and types that drift from step to step."""
+    algo, step = compiled(name, noisy)
+    states = [algo.init(jax.random.key(seed), N) for seed in (0, 1)]
+    jitted = [steps_from(step, state, 2) for state in states]
+    assert step._cache_size() == 1
+
+    eager = steps_from(algo.step, states[0], 1)
+    close(eager.particles, step(states[0], batch())[0].particles, 1e-9)
+
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    vmapped = steps_from(jax.vmap(algo.step, (0, None)), stacked, 2)
+    for i in (0, 1):
+        close(tree.index(vmapped.particles, i), jitted[i].particles, 1e-8)
+
+
+@pytest.mark.parametrize(("name", "noisy"), CASES)
+def test_float32_stays_float32_and_agrees_with_float64(name, noisy):
+    """Sees a constant that promotes, and an algorithm that loses its digits in single precision."""
+    algo, step = compiled(name, noisy)
+    wide = algo.init(jax.random.key(0), N)
+    narrow_algo = algorithm(name, noisy, jnp.float32)
+    # The draws of the two precisions differ, so the start is cast, and noise is left out of the comparison.
+    narrow = narrow_algo.init(
+        jax.random.key(0), N, weights=jax.tree.map(lambda leaf: leaf.astype(jnp.float32), wide.particles)
+    )
+    moved, info = narrow_algo.step(narrow, batch(jnp.float32))
+    assert {leaf.dtype for leaf in jax.tree.leaves(moved.particles)} == {jnp.dtype("float32")}
+    assert bool(info.alive.all())
+    if (name, noisy) not in NOISY:
+        close(moved.particles, step(wide, batch())[0].particles, 2e-3)
+
+
+@pytest.mark.parametrize(("name", "noisy"), CASES)
+def test_particles_over_four_devices(name, noisy):
+    """The same numbers with the particle axis sharded. Sees draws that depend on the device."""
+    algo, step = compiled(name, noisy)
+    state = algo.init(jax.random.key(0), N)
+    spread = shard(state)
+    assert len(spread.particles["out"].sharding.device_set) == 4
+    moved = step(spread, batch())[0]
+    close(moved.particles, step(state, batch())[0].particles, 1e-9)
+
+
+@pytest.mark.parametrize(("name", "noisy"), CASES)
+def test_a_dead_member_is_as_if_it_never_was(name, noisy):
+    """Survivors equal the run without the dead one. Sees a mask forgotten in a kernel, median, mean or noise."""
+    algo, step = compiled(name, noisy)
+    state = algo.init(jax.random.key(0), N)
+    broken = state._replace(
+        particles=jax.tree.map(lambda leaf: leaf.at[2].set(jnp.nan), state.particles),
+    )
+    keep = np.array([0, 1, 3])
+    without = jax.tree.map(lambda leaf: leaf[keep] if leaf.ndim and leaf.shape[0] == N else leaf, state)
+    moved, reduced = steps_from(step, broken, 2), steps_from(algo.step, without, 2)
+    assert moved.alive.tolist() == [True, True, False, True]
+    close(jax.tree.map(lambda leaf: leaf[keep], moved.particles), reduced.particles, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["de", "sgld", "psgld"])
+def test_an_independent_member_trained_alone_is_the_same(name):
+    """R18. Sees shared optimiser state, shared noise, and draws that depend on the number of members."""
+    algo, step = compiled(name, False)
+    state = algo.init(jax.random.key(0), N)
+    together = steps_from(step, state, 20)
+    one = jax.tree.map(lambda leaf: leaf[2:3] if leaf.ndim and leaf.shape[0] == N else leaf, state)
+    alone = steps_from(algo.step, one, 20)
+    close(tree.index(together.particles, 2), tree.index(alone.particles, 0), 1e-9)
+
+    other = state._replace(particles=jax.tree.map(lambda leaf: leaf.at[0].add(0.1), state.particles))
+    changed = steps_from(step, other, 20)
+    close(
+        jax.tree.map(lambda leaf: leaf[1:], changed.particles),
+        jax.tree.map(lambda leaf: leaf[1:], together.particles),
+        0,
+    )
+
+
+# -- every hyperparameter does something ---------------------------------------------------------------------
+
+IMQ = kernels.imq(0.7)
+OPTION_VALUES = {
+    "kernel": IMQ,
+    "kernel_w": IMQ,
+    "kernel_f": IMQ,
+    "drive": IMQ,
+    "repel": IMQ,
+    "repulsion": rules.exact(energy=1.0),
+    "noise": rules.elementwise_shared(),
+    "space": "probabilities",
+    "noisy": True,
+    "estimator": rules.blob(),
+}
+OTHER_VALUES = {  # where the value above is what the method has anyway
+    ("hp-svgd", "repulsion"): rules.local(),
+    ("blob", "estimator"): rules.kde(),
+    ("f-blob", "estimator"): rules.kde(),
+    ("fw-svgd-s", "space"): "outputs",
+    ("h-svgd-s", "space"): "outputs",
+    ("sgld", "noisy"): False,
+    ("psgld", "noisy"): False,
+}
+
+
+@pytest.mark.parametrize("name", rules.METHODS)
+def test_every_option_of_a_rule_changes_it(name):
+    """Sees a parameter that does nothing. A new option must be given a second value above."""
+    build_rule = rules.METHODS[name].build
+    langevin = steps.langevin(1e-3)
+    base = ensemble(target(), build_rule(), langevin)
+    state = base.init(jax.random.key(0), N)
+    usual = base.step(state, batch())[0].particles
+    for option in inspect.signature(build_rule).parameters:
+        value = OTHER_VALUES.get((name, option), OPTION_VALUES[option])
+        rule = build_rule.func(value) if option == "estimator" else build_rule(**{option: value})
+        changed = ensemble(target(), rule, langevin)
+        moved = changed.step(changed.init(jax.random.key(0), N), batch())[0].particles
+        assert differs(moved, usual), f"{name}: {option} does nothing"
+
+
+def moved_by(algo):
+    return steps_from(algo.step, algo.init(jax.random.key(0), N), 3).particles
+
+
+ADAM = optax.adam(0.01)
+W_SVGD, NOISY_W = rules.w_svgd(), rules.w_svgd(noise=rules.cholesky())
+FW = rules.fw_svgd()
+VARIANTS = {
+    "temperature": lambda on: ensemble(target(), W_SVGD, ADAM, temperature=2.0 if on else 1.0),
+    "anneal": lambda on: ensemble(target(), W_SVGD, ADAM, anneal=schedules.linear(10) if on else 1.0),
+    "hyperbolic power": lambda on: ensemble(target(), W_SVGD, ADAM, anneal=schedules.hyperbolic(4, 3 if on else 2)),
+    "cyclical cycles": lambda on: ensemble(target(), W_SVGD, ADAM, anneal=schedules.cyclical(12, 3 if on else 2, 1.0)),
+    "cyclical power": lambda on: ensemble(target(), W_SVGD, ADAM, anneal=schedules.cyclical(12, 2, 2.0 if on else 1.0)),
+    "start": lambda on: ensemble(target(), W_SVGD, ADAM, start="model" if on else "prior"),
+    "median diagonal": lambda on: ensemble(target(), rules.w_svgd(kernels.rbf(kernels.median(not on))), ADAM),
+    "median floor": lambda on: ensemble(
+        target(), rules.w_svgd(kernels.rbf(kernels.median(floor=100.0 if on else 1e-12))), ADAM
+    ),
+    "imq power": lambda on: ensemble(target(), rules.w_svgd(kernels.imq(power=1.0 if on else 0.5)), ADAM),
+    "frozen after": lambda on: ensemble(
+        target(), rules.w_svgd(kernels.rbf(kernels.frozen(kernels.median(), 1 if on else 3))), optax.adam(0.3)
+    ),
+    "sum weights": lambda on: ensemble(
+        target(), rules.w_svgd(kernels.add(kernels.rbf(), kernels.imq(), weights=(1.0, 3.0 if on else 1.0))), ADAM
+    ),
+    "product": lambda on: ensemble(
+        target(), rules.w_svgd(kernels.product(*([kernels.rbf()] * (2 if on else 1)))), ADAM
+    ),
+    "exact energy": lambda on: ensemble(
+        target(), rules.fw_svgd(repulsion=rules.exact(1.0 if on else 0.1)), steps.langevin(1e-3)
+    ),
+    "exact probe": lambda on: ensemble(
+        target(), rules.fw_svgd(repulsion=rules.exact(0.1, probe=on)), steps.langevin(1e-3)
+    ),
+    "sge eta": lambda on: ensemble(target(), rules.wgd(rules.sge(0.5 if on else 0.01)), ADAM),
+    "ssge eta": lambda on: ensemble(target(), rules.wgd(rules.ssge(0.5 if on else 0.01)), ADAM),
+    "ssge energy": lambda on: ensemble(target(), rules.wgd(rules.ssge(energy=0.5 if on else 1.0)), ADAM),
+    "noise jitter": lambda on: ensemble(
+        target(), rules.w_svgd(noise=rules.cholesky(0.5 if on else None)), steps.langevin(1e-3)
+    ),
+    "independent roots": lambda on: ensemble(
+        target(),
+        rules.w_svgd(noise=rules.elementwise_independent() if on else rules.elementwise_shared()),
+        steps.langevin(1e-3),
+    ),
+    "step size": lambda on: ensemble(target(), NOISY_W, steps.langevin(2e-3 if on else 1e-3)),
+    "polynomial offset": lambda on: ensemble(
+        target(), NOISY_W, steps.langevin(schedules.polynomial(1e-3, 2.0 if on else 1.0))
+    ),
+    "polynomial power": lambda on: ensemble(
+        target(), NOISY_W, steps.langevin(schedules.polynomial(1e-3, power=1.0 if on else 0.55))
+    ),
+    "preconditioner": lambda on: ensemble(target(), NOISY_W, steps.langevin(1e-3, steps.rms() if on else None)),
+    "rms decay": lambda on: ensemble(target(), NOISY_W, steps.langevin(1e-3, steps.rms(decay=0.5 if on else 0.9))),
+    "rms epsilon": lambda on: ensemble(target(), NOISY_W, steps.langevin(1e-3, steps.rms(epsilon=0.1 if on else 1e-5))),
+    "rms shared": lambda on: ensemble(target(), NOISY_W, steps.langevin(1e-3, steps.rms(shared=on))),
+    "rms freeze": lambda on: ensemble(
+        target(), NOISY_W, steps.langevin(1e-3, steps.rms(freeze_after=1 if on else None))
+    ),
+    "noise inside": lambda on: ensemble(target(), NOISY_W, steps.noise_inside(ADAM, 1e-3 if on else 1e-2)),
+    "measurement where": lambda on: ensemble(
+        target(measurement=Measurement("independent" if on else "batch")), FW, ADAM
+    ),
+    "measurement subset": lambda on: ensemble(target(measurement=Measurement(subset=3 if on else None)), FW, ADAM),
+    "measurement extra": lambda on: ensemble(
+        target(measurement=Measurement(extra=np.full((2, 2), 9.0) if on else None)), FW, ADAM
+    ),
+    "extra drawn": lambda on: ensemble(
+        target(measurement=Measurement(extra=lambda key: jax.random.normal(key, (2, 2)) if on else jnp.ones((2, 2)))),
+        FW,
+        ADAM,
+    ),
+    "center_logits": lambda on: ensemble(
+        posterior(network(jnp.float64), likelihoods.categorical(on), priors.normal(), NUM_DATA), FW, ADAM
+    ),
+    "num_data": lambda on: ensemble(
+        posterior(network(jnp.float64), likelihoods.categorical(), priors.normal(), 30 if on else 60),
+        W_SVGD,
+        steps.langevin(1e-3),
+    ),
+    "prior": lambda on: ensemble(
+        posterior(network(jnp.float64), likelihoods.categorical(), priors.normal() if on else priors.laplace(), 30),
+        W_SVGD,
+        ADAM,
+    ),
+}  # fmt: skip
+F = rules.f_svgd()
+FUNCTIONAL = {
+    "none or ssge": (functional_priors.none(), functional_priors.ssge(draws=20)),
+    "ssge draws": (functional_priors.ssge(draws=20), functional_priors.ssge(draws=30)),
+    "ssge energy": (functional_priors.ssge(draws=20), functional_priors.ssge(draws=20, energy=0.5)),
+    "ssge eta": (functional_priors.ssge(draws=20), functional_priors.ssge(draws=20, eta=0.5)),
+    "ssge noise": (functional_priors.ssge(draws=20), functional_priors.ssge(draws=20, noise=0.5)),
+    "moments jitter": (functional_priors.moment_matched(20), functional_priors.moment_matched(20, jitter=1.0)),
+    "points": tuple(functional_priors.on_points(functional_priors.moment_matched(20), points) for points in (2, 4)),
+    "gp mean": tuple(functional_priors.gaussian_process(lambda x, y: jnp.eye(len(x)), mean) for mean in (0.0, 1.0)),
+    "gp jitter": tuple(
+        functional_priors.gaussian_process(lambda x, y: jnp.eye(len(x)), jitter=jitter) for jitter in (1e-6, 1.0)
+    ),
+    "own": (functional_priors.none(), functional_priors.from_function(lambda x, f: -f)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_setting_changes_the_result(name):
+    """Sees a setting that is accepted and ignored."""
+    assert differs(moved_by(VARIANTS[name](True)), moved_by(VARIANTS[name](False)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONAL)
+def test_every_functional_prior_setting_changes_the_result(name):
+    a, b = (moved_by(ensemble(target(functional_prior=prior), F, steps.langevin(1e-3))) for prior in FUNCTIONAL[name])
+    assert differs(a, b)
+
+
+def test_a_rule_in_one_function_and_one_line(monkeypatch):
+    """The promise of CONTRIBUTING: a toy rule is registered, looked up by name, and trains."""
+
+    def toward_the_mean(pull=1.0):
+        def force(key, view, memory):
+            mean = tree.mean(view.weights, view.alive)
+            back = jax.tree.map(lambda m, w: pull * (m[None] - w), mean, view.weights)
+            return rules.Force(tree.add(view.score_w, back)), memory
+
+        return rules.Rule(force)
+
+    monkeypatch.setitem(rules.METHODS, "toy", rules.Method("toy", toward_the_mean, "toy", "none", "no"))
+
+    algo = build("toy", target(), learning_rate=0.05, pull=200.0)
+    x, y = data()
+    state = algo.init(jax.random.key(0), N)
+    trained, info = train.run(algo, state, Batches(x, y, 10, jax.random.key(1)), 300)
+    spread = lambda s: float(jnp.std(s.particles["out"], axis=0).mean())  # noqa: E731
+    assert spread(trained) < 0.1 * spread(state)
+    assert float(info.log_likelihood[-1].mean()) > float(info.log_likelihood[0].mean())

@@ -1,0 +1,170 @@
+"""The command line as a user meets it: a process with arguments, two streams and an exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from stein import cli
+from stein.rules import ALIASES, METHODS
+
+STEIN = Path(sysconfig.get_path("scripts")) / "stein"
+
+
+def stein(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "COLUMNS")}
+    return subprocess.run([STEIN, *arguments], capture_output=True, text=True, env=plain | environment, timeout=120)
+
+
+def only_line(text: str) -> str:
+    assert text.count("\n") == 1, text
+    return text.strip()
+
+
+def test_help_is_quick_and_names_every_command() -> None:
+    # Processor time: what the user waits for on an idle machine, whatever else the test machine is doing.
+    seconds = []
+    for _ in range(3):
+        before = os.times()
+        run = stein("--help")
+        after = os.times()
+        seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        assert run.returncode == 0
+    assert min(seconds) < 0.5
+    assert all(command in run.stdout for command in cli.COMMANDS)
+    assert max(map(len, run.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["methods", "--help"], ["--version"], ["mehtods"]])
+def test_parsing_does_not_import_jax(arguments: list[str]) -> None:
+    script = f"import sys, stein.cli; stein.cli.main({arguments!r}); sys.exit(40 + ('jax' in sys.modules))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.returncode == 40, run.stderr
+
+
+def test_version() -> None:
+    run = stein("--version")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "stein 0.1.0\n", "")
+
+
+def test_methods_fit_80_columns_and_lose_no_word() -> None:
+    run = stein("methods", NO_COLOR="1")
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = run.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in run.stdout
+    names = {line.split()[0] for line in lines if line[:1].strip()}
+    assert names >= METHODS.keys()
+    assert all(f"{alias} = {name}" in run.stdout for alias, name in ALIASES.items())
+    # Words may be broken over lines but never cut off.
+    letters = sorted("".join(run.stdout.split()))
+    for method in METHODS.values():
+        cells = (method.name, method.summary, method.cost, method.stochastic, method.posterior)
+        for character in "".join("".join(cells).split()):
+            letters.remove(character)
+
+
+def test_methods_as_json() -> None:
+    run = stein("methods", "--json")
+    listed = {entry["name"]: entry for entry in json.loads(run.stdout)}
+    assert run.returncode == 0
+    assert list(listed) == list(METHODS)
+    for name, method in METHODS.items():
+        for field in ("summary", "cost", "posterior", "stochastic"):
+            assert listed[name][field] == getattr(method, field)
+        assert all(ALIASES[alias] == name for alias in listed[name]["aliases"])
+
+
+def test_doctor_passes_here() -> None:
+    run = stein("doctor")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.count(" ok ") == 5
+    assert "FAILED" not in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mehtods"], "error: unknown command 'mehtods'; did you mean 'methods'?"),
+        (["xyz"], "error: unknown command 'xyz'; choose from methods"),
+        (["methods", "--jsn"], "error: Unrecognized options: --jsn; Perhaps you meant: --json"),
+        (["methods", "extra"], "error: Unrecognized options: extra"),
+        (["--nonsense"], "error: Unrecognized options: --nonsense"),
+        (["demo", "--out"], "error: Missing value for argument '--out'"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_2(arguments: list[str], message: str) -> None:
+    run = stein(*arguments)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert only_line(run.stderr).startswith(message)
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code() -> None:
+    run = stein("--debug", "xyz")
+    assert run.returncode == 2
+    assert run.stderr.startswith("Traceback")
+    assert run.stderr.splitlines()[-1].startswith("error: unknown command 'xyz'")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ValueError("size = 0:\n  must be positive"), 2, "error: size = 0: must be positive"),
+        (FileNotFoundError(2, "No such file", "x.csv"), 2, "error: [Errno 2] No such file: 'x.csv'"),
+        (OSError(28, "No space left on device"), 1, "error: [Errno 28] No space left on device"),
+        (RuntimeError("1 of 4 particles alive"), 1, "error: 1 of 4 particles alive"),
+        (KeyError("w"), 1, "error: KeyError: 'w'; --debug shows where"),
+        (KeyboardInterrupt(), 130, "error: interrupted"),
+    ],
+)
+def test_every_exception_has_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    line: str,
+) -> None:
+    def failing() -> None:
+        raise error
+
+    monkeypatch.setitem(cli.COMMANDS, "methods", failing)
+    assert cli.main(["methods"]) == code
+    assert only_line(capsys.readouterr().err) == line
+
+
+def test_ctrl_c_during_work_exits_130() -> None:
+    script = """if True:
+        import sys, time, stein.cli
+        def work():
+            print("ready", flush=True)
+            time.sleep(60)
+        stein.cli.COMMANDS["doctor"] = work
+        sys.exit(stein.cli.main(["doctor"]))
+    """
+    with subprocess.Popen([sys.executable, "-c", script], stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, "error: interrupted\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["methods"], ["methods", "--json"]])
+def test_a_reader_who_leaves_is_no_failure(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run([STEIN, *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_closed_stdout_and_ascii_terminal() -> None:
+    closed = subprocess.run(["sh", "-c", f"'{STEIN}' methods >&-"], capture_output=True, text=True)
+    assert (closed.returncode, closed.stderr) == (0, "")
+    ascii_only = stein("methods", PYTHONIOENCODING="ascii")
+    assert (ascii_only.returncode, ascii_only.stderr) == (0, "")

@@ -1,0 +1,135 @@
+"""One particle that is not finite must not touch the others (A5)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from stein import data, likelihoods, models, priors, rules, steps, targets, train
+from stein.ensembles import build, ensemble
+
+X, Y = data.regression_1d()
+NETWORK = models.mlp([1, 8, 1])
+TARGET = targets.posterior(NETWORK, likelihoods.gaussian(0.5), priors.normal(), len(X))
+N = 6
+METHODS = [("de", False), ("w-svgd", False), ("h-svgd", False), ("w-svgd", True)]
+
+
+def batches():
+    return data.Batches(X, Y, 32, jax.random.key(7))
+
+
+def start(algo, n=N):
+    return algo.init(jax.random.key(0), n)
+
+
+def with_value(state, rows, value):
+    """The state with one weight of the given particles replaced."""
+    head = state.particles[-1]
+    broken = head.weight.at[jnp.asarray(rows), 0, 0].set(value)
+    layers = (*state.particles[:-1], jax.tree_util.tree_map(lambda leaf: leaf, head))
+    layers[-1].__dict__["weight"] = broken
+    return state._replace(particles=layers)
+
+
+def without(state, rows):
+    keep = np.setdiff1d(np.arange(N), rows)
+    return jax.tree.map(lambda leaf: leaf[keep] if leaf.ndim and leaf.shape[0] == N else leaf, state)
+
+
+def close(a, b, tolerance):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize(("method", "noisy"), METHODS)
+def test_survivors_equal_the_run_without_the_dead(method, noisy, value):
+    """Injected before step 0, and mid-run. Sees 0 * NaN in a sum, and a dead row in a median or a mean."""
+    algo = build(method, TARGET, stochastic=noisy)
+    run = lambda state, number: train.run(algo, state, batches(), number, min_alive=0.1)[0]  # noqa: E731
+    for before in (0, 5):
+        state = start(algo) if before == 0 else run(start(algo), before)
+        dead = [1, 2, 4]
+        broken = run(with_value(state, dead, value), 10)
+        assert broken.alive.tolist() == [i not in dead for i in range(N)]
+        survivors = without(broken, dead)
+        reduced = run(without(state, dead), 10)
+        close(survivors.particles, reduced.particles, 0 if method == "de" else 1e-6)
+
+
+def test_only_one_survivor_is_the_run_alone():
+    algo = build("w-svgd", TARGET)
+    state = start(algo)
+    dead = [0, 1, 2, 4, 5]
+    broken, _ = train.run(algo, with_value(state, dead, np.nan), batches(), 10, min_alive=0.1)
+    alone, _ = train.run(algo, without(state, dead), batches(), 10)
+    close(without(broken, dead).particles, alone.particles, 1e-6)
+
+
+def exploding_target():
+    """Particle whose weight exceeds 3 has an infinite gradient; weights and values stay finite."""
+    log_prob = lambda w: -0.5 * jnp.sum(w**2) + jnp.sum(jnp.where(w > 3, jnp.sqrt(w * 0.0), 0.0))  # noqa: E731
+    return targets.density(log_prob, lambda key: jax.random.normal(key, (2,)))
+
+
+@pytest.mark.parametrize(("method", "noisy"), METHODS)
+def test_a_gradient_that_is_not_finite_kills_its_particle_only(method, noisy):
+    """The weights were finite, so the mask must come from the score itself, before it is mixed."""
+    algo = build(method, exploding_target(), stochastic=noisy, learning_rate=1e-2)
+    state = start(algo)
+    state = state._replace(particles=state.particles.at[3].set(4.0))
+    moved, _ = jax.jit(algo.step)(state, None)
+    assert moved.alive.tolist() == [True, True, True, False, True, True]
+    np.testing.assert_array_equal(moved.particles[3], [4.0, 4.0])
+    reduced, _ = jax.jit(algo.step)(without(state, [3]), None)
+    close(without(moved, [3]).particles, reduced.particles, 1e-9)
+
+
+def test_a_move_that_overflows_leaves_its_particle_where_it_was():
+    algo = ensemble(exploding_target(), rules.independent(), steps.descend(optax.sgd(1e200)))
+    state = start(algo)
+    state = state._replace(particles=state.particles.at[0].set(0.0))
+    moved, info = algo.step(state, None)
+    assert info.alive.tolist() == [True] + [False] * (N - 1)
+    np.testing.assert_array_equal(moved.particles, state.particles)
+
+
+@pytest.mark.parametrize("step", [steps.descend(optax.adam(1e-2)), steps.langevin(1e-3, steps.rms(shared=False))])
+def test_resampled_particles_start_again_with_a_fresh_optimiser(step):
+    algo = ensemble(TARGET, rules.independent(), step, on_nan="resample")
+    run = lambda state: train.run(algo, state, batches(), 8)  # noqa: E731
+    healthy, _ = run(start(algo))
+    broken = with_value(healthy, [2], np.nan)
+    once, info = algo.step(broken, batches().at(8))
+    assert info.alive.tolist() == [True, True, False, True, True, True]
+    assert bool(once.alive.all())
+    assert bool(jnp.isfinite(once.particles[-1].weight).all())
+    again, _ = algo.step(broken, batches().at(8))
+    close(again, once, 0)
+    fresh = step.init(once.particles)
+    for new, begun in zip(jax.tree.leaves(once.opt_state), jax.tree.leaves(fresh), strict=True):
+        np.testing.assert_array_equal(new[2], begun[2])
+    reference, _ = algo.step(healthy, batches().at(8))
+    close(without(once, [2]).particles, without(reference, [2]).particles, 0)
+
+
+def test_stop_stops_everyone_and_says_which_and_when():
+    algo = build("w-svgd", TARGET, on_nan="stop")
+    state, _ = train.run(algo, start(algo), batches(), 3)
+    broken = with_value(state, [4], np.nan)
+    moved, _ = algo.step(broken, batches().at(3))
+    close(without(moved, [4]).particles, without(broken, [4]).particles, 0)
+    assert int(moved.step) == 3
+    with pytest.raises(train.ParticlesDiedError, match=r"particles 4 are not finite \(5 of 6 alive\)"):
+        train.run(algo, broken, batches(), 5)
+
+
+def test_too_few_survivors_end_the_run_with_step_and_ids():
+    algo = build("de", TARGET)
+    state, _ = train.run(algo, start(algo), batches(), 3)
+    broken = with_value(state, [0, 1, 2, 5], np.nan)
+    with pytest.raises(train.ParticlesDiedError, match=r"step 3: particles 0, 1, 2, 5 are not finite \(2 of 6 alive\)"):
+        train.run(algo, broken, batches(), 5)
+    train.run(algo, with_value(state, [0, 1, 2], np.nan), batches(), 5)  # half is enough

@@ -1,0 +1,203 @@
+"""The architecture as a table: a module imports only from lower rows, the lowest see only arrays."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stein
+
+ROWS = """
+9   cli
+8   sklearn experiments report
+7   evaluate
+6   train sharding checkpoint predict samples doctor
+5   ensembles hmc
+4   rules steps
+3   targets
+2.5 functional_priors
+2   scores
+1   kernels likelihoods priors models metrics data
+0   types tree schedules
+"""
+ALSO_ALLOWED = {("train", "checkpoint"), ("samples", "train"), ("tree", "types")}
+
+PURE_UP_TO_ROW = 5
+IMPURE = ("stein.data", "stein.models.adapters")
+PURE_IMPORTS = {
+    *("jax", "jaxlib", "jaxtyping", "numpy", "optax", "equinox", "blackjax"),
+    *(
+        "__future__",
+        "abc",
+        "collections",
+        "dataclasses",
+        "difflib",
+        "enum",
+        "functools",
+        "inspect",
+        "itertools",
+        "math",
+    ),
+    *("numbers", "operator", "string", "types", "typing"),
+}
+IMPURE_CALLS = ("print", "open", "input", "config.update", "debug.print", "load", "save", "savez", "tofile")
+
+# The package itself offers rows 0-6 by name; what needs its names must therefore stand above them.
+FACADE_ROW = 6.5
+ROW_OF = {name: float(row) for row, *names in map(str.split, ROWS.strip().splitlines()) for name in names}
+
+SOURCE = Path(stein.__file__).parent
+
+
+def violations(package: Path) -> list[str]:
+    """Everything in the tree of ``package`` (a directory called ``stein``) that the table forbids."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        module = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        found += [f"{module}: {problem}" for problem in _problems(module, path, package)]
+    return found
+
+
+def _problems(module: str, path: Path, package: Path) -> list[str]:
+    own = _part(module)
+    if own and own not in ROW_OF:
+        return [f"{own} is missing from the table"]
+    tree = ast.parse(path.read_text(), str(path))
+    row = ROW_OF[own] if own else FACADE_ROW
+    pure = row <= PURE_UP_TO_ROW and not module.startswith(IMPURE)
+    problems = []
+    for imported in _imports(tree, module, is_package=path.name == "__init__.py"):
+        if imported.split(".")[0] != "stein":
+            if pure and imported.split(".")[0] not in PURE_IMPORTS:
+                problems.append(f"imports {imported}, which is not pure")
+            continue
+        other = _part(imported)
+        if other and not ((package / other).is_dir() or (package / f"{other}.py").is_file()):
+            if other == "__version__":
+                continue
+            other = ""  # a name that the package itself offers
+        if other == own or (own, other) in ALSO_ALLOWED:
+            continue
+        if (ROW_OF.get(other, FACADE_ROW) if other else FACADE_ROW) >= row:
+            problems.append(f"imports {imported}, which is not in a lower row")
+    if pure:
+        problems += [f"calls {call}" for call in _calls(tree) if f".{call}".endswith(_IMPURE_ENDINGS)]
+    return problems
+
+
+_IMPURE_ENDINGS = tuple(f".{call}" for call in IMPURE_CALLS)
+
+
+def _part(module: str) -> str:
+    """``stein.rules.svgd`` belongs to ``rules``; the package itself is the empty part."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def _imports(tree: ast.AST, module: str, is_package: bool) -> list[str]:
+    """Absolute dotted names of all imports, wherever in the file they stand."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = module.split(".")
+                kept = len(above) - node.level + is_package
+                base = ".".join([*above[:kept], *([base] if base else [])])
+            found += [f"{base}.{alias.name}" for alias in node.names]
+    return found
+
+
+def _calls(tree: ast.AST) -> list[str]:
+    return [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def test_source_keeps_the_table() -> None:
+    assert violations(SOURCE) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "complaint"),
+    [
+        ("kernels.py", "from stein.rules import svgd", "stein.kernels: imports stein.rules.svgd"),
+        ("kernels.py", "import stein.train", "stein.kernels: imports stein.train"),
+        ("kernels.py", "from . import priors", "stein.kernels: imports stein.priors"),
+        ("kernels.py", "def f():\n    from .train import run", "stein.kernels: imports stein.train.run"),
+        ("kernels.py", "from stein import posterior", "stein.kernels: imports stein.posterior"),
+        ("kernels.py", "import stein", "stein.kernels: imports stein"),
+        ("rules/svgd.py", "from ..train import run", "stein.rules.svgd: imports stein.train.run"),
+        ("rules/__init__.py", "from ..train import run", "stein.rules: imports stein.train.run"),
+        ("train.py", "from stein import predict", "stein.train: imports stein.predict"),
+        ("checkpoint.py", "from stein import train", "stein.checkpoint: imports stein.train"),
+        ("sklearn.py", "from stein import report", "stein.sklearn: imports stein.report"),
+        ("__init__.py", "from stein import report", "stein: imports stein.report"),
+        ("steps.py", "from stein import rules", "stein.steps: imports stein.rules"),
+        ("targets.py", "import scipy.stats", "stein.targets: imports scipy.stats, which is not pure"),
+        ("targets.py", "import time", "stein.targets: imports time, which is not pure"),
+        ("targets.py", "def f(x):\n    print(x)", "stein.targets: calls print"),
+        ("targets.py", "open('x')", "stein.targets: calls open"),
+        ("targets.py", "import jax\njax.config.update('x', 1)", "stein.targets: calls jax.config.update"),
+        ("models/mlp.py", "import flax", "stein.models.mlp: imports flax, which is not pure"),
+        ("utils.py", "", "stein.utils: utils is missing from the table"),
+    ],
+)
+def test_planted_violation_is_found(tmp_path: Path, file: str, code: str, complaint: str) -> None:
+    found = violations(_tree(tmp_path, {file: code}))
+    assert len(found) == 1
+    assert found[0].startswith(complaint)
+
+
+def test_allowed_imports_pass(tmp_path: Path) -> None:
+    files = {
+        "__init__.py": "from stein.train import run",
+        "train.py": "import time\nfrom stein import checkpoint, ensembles\nprint(time.time())",
+        "doctor.py": "from stein import __version__",
+        "rules/svgd.py": "from .noise import none\nfrom stein.targets import View\nimport jax.numpy as jnp",
+        "models/adapters.py": "import flax",
+        "data/__init__.py": "import gzip\nopen('x')",
+        "cli.py": "from stein import posterior, sklearn",
+        "kernels.py": "from collections.abc import Callable\nfrom .types import Key",
+    }
+    assert violations(_tree(tmp_path, files)) == []
+
+
+def _tree(parent: Path, files: dict[str, str]) -> Path:
+    """A package with every module of the table, empty but for ``files``."""
+    package = parent / "stein"
+    packages = {"models", "metrics", "data", "rules", "experiments", "report"}
+    empty = {f"{name}/__init__.py" if name in packages else f"{name}.py": "" for name in ROW_OF}
+    for file, code in (empty | files).items():
+        (package / file).parent.mkdir(parents=True, exist_ok=True)
+        (package / file).write_text(code)
+    return package
+
+
+@pytest.mark.parametrize("name", stein.__all__)
+def test_public_names_resolve(name: str) -> None:
+    assert getattr(stein, name).__name__.removeprefix("stein.") == name
+
+
+def test_ensemble_stays_the_function() -> None:
+    import stein.ensembles
+
+    assert stein.ensemble is stein.ensembles.ensemble
+    assert not (SOURCE / "ensemble.py").exists(), "a submodule would shadow the function stein.ensemble"
+
+
+def test_type_checkers_see_the_lazy_names() -> None:
+    block = next(n for n in ast.parse((SOURCE / "__init__.py").read_text()).body if isinstance(n, ast.If))
+    shown = [alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(shown) == sorted(stein.__all__)
+
+
+def test_unknown_attribute_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        stein.nonsense  # noqa: B018
+
+
+def test_importing_the_command_line_does_not_import_jax() -> None:
+    script = "import sys, stein.cli; sys.exit('jax' in sys.modules or 'numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
