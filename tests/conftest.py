@@ -12,4 +12,4 @@ jax.config.update("jax_enable_x64", True)  # exact identities are checked to 1e-
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-install_import_hook("stein", "beartype.beartype")
+install_import_hook("stein", "checked.typechecker")

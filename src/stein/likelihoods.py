@@ -52,11 +52,11 @@ def gaussian(sigma: float | None = 1.0) -> Likelihood:
         raise ValueError(f"sigma = {sigma}: must be positive, or None to learn it")
 
     def log_prob(outputs: Outputs, y: Array) -> Array:
-        residual = (y.reshape(outputs.shape) - outputs) / sigma
+        residual = (_like(outputs, y) - outputs) / sigma
         return -0.5 * jnp.sum(residual**2 + 2 * math.log(sigma) + math.log(2 * math.pi), axis=1)
 
     def score(outputs: Outputs, y: Array) -> Outputs:
-        return (y.reshape(outputs.shape) - outputs) / sigma**2
+        return (_like(outputs, y) - outputs) / sigma**2
 
     def check(outputs: int, y: np.ndarray) -> None:
         _check_regression(outputs, y, means=outputs)
@@ -73,7 +73,7 @@ def heteroscedastic() -> Likelihood:
 
     def split(outputs: Outputs, y: Array) -> tuple[Array, Array]:
         mean, log_sigma = outputs[:, :-1], outputs[:, -1:]
-        return (y.reshape(mean.shape) - mean) * jnp.exp(-log_sigma), log_sigma
+        return (_like(mean, y) - mean) * jnp.exp(-log_sigma), log_sigma
 
     def log_prob(outputs: Outputs, y: Array) -> Array:
         residual, log_sigma = split(outputs, y)
@@ -130,6 +130,11 @@ def categorical(center_logits: bool = False) -> Likelihood:
         "probabilities": FeatureMap(jax.nn.softmax, through_softmax),
     }
     return Likelihood("categorical", log_prob, score, features, check)
+
+
+def _like(mean: Array, y: Array) -> Array:
+    """Targets in the shape and precision of the mean: (b,) and (b, 1) must never broadcast to (b, b)."""
+    return y.reshape(mean.shape).astype(mean.dtype)
 
 
 def _check_regression(outputs: int, y: np.ndarray, means: int) -> None:

@@ -15,7 +15,7 @@ from stein import tree
 
 def kde_weights(matrix: Float[Array, "n n"], alive: Bool[Array, " n"]) -> Float[Array, "n n"]:
     r"""Kernel density estimate: :math:`M = \operatorname{diag}(K\mathbf 1)^{-1}`."""
-    return jnp.diag(alive / jnp.where(alive, jnp.sum(matrix, axis=1), 1))
+    return jnp.diag(jnp.where(alive, 1 / jnp.where(alive, jnp.sum(matrix, axis=1), 1), 0))
 
 
 def stein_weights(matrix: Float[Array, "n n"], eta: float = 0.01) -> Float[Array, "n n"]:

@@ -1,6 +1,7 @@
 """The loop: jitted chunks of steps, and what happens between them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -39,24 +40,23 @@ def run(
         raise ValueError(f"steps = {steps}: must be at least 1")
     if batches is not None:
         algorithm.target.check(batches.x, batches.y)
-    advance = _chunk_runner(algorithm, batches)
     for done in range(0, steps, chunk):
-        state, info = advance(state, min(chunk, steps - done))
+        state, info = _advance(algorithm.step, state, batches, min(chunk, steps - done))
         _check_alive(algorithm, state, info, min_alive)
         if after_chunk is not None:
             after_chunk(state, info)
     return state, info
 
 
-def _chunk_runner(algorithm: Algorithm, batches: Batches | None) -> Callable[[State, int], tuple[State, Info]]:
-    def advance(state: State, length: int) -> tuple[State, Info]:
-        def one(state: State, rows: Any) -> tuple[State, Info]:
-            return algorithm.step(state, None if batches is None else batches.take(rows))
+@partial(jax.jit, static_argnums=(0, 3))
+def _advance(step: Callable, state: State, batches: Batches | None, length: int) -> tuple[State, Info]:
+    """``length`` steps in one scan; compiled once for an algorithm, the shapes of its data and a length."""
+    rows = None if batches is None else batches.indices(state.step, length)
 
-        rows = None if batches is None else batches.indices(state.step, length)
-        return jax.lax.scan(one, state, rows, length=length)
+    def one(state: State, rows: Any) -> tuple[State, Info]:
+        return step(state, None if batches is None else batches.take(rows))
 
-    return jax.jit(advance, static_argnums=1)
+    return jax.lax.scan(one, state, rows, length=length)
 
 
 def _check_alive(algorithm: Algorithm, state: State, info: Info, min_alive: float) -> None:

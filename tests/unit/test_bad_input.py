@@ -85,9 +85,7 @@ CASES = {
     "energy = 0: must be in (0, 1]": lambda: scores.spectral_weights(jnp.eye(2), jnp.eye(2), energy=0),
     "eta = -1": lambda: rules.sge(-1),
     "jitter = -1": lambda: rules.cholesky(-1),
-    "a stochastic rule needs steps.langevin": lambda: ensemble(
-        REGRESSION, rules.w_svgd(noise=rules.cholesky()), ADAM
-    ),
+    "a stochastic rule needs steps.langevin": lambda: ensemble(REGRESSION, rules.w_svgd(noise=rules.cholesky()), ADAM),
     "a functional rule works on the gradient batch": lambda: build("f-svgd", DENSITY),
     "temperature = 0": lambda: build("de", REGRESSION, temperature=0),
     "start = 'zero': 'prior' or 'model'": lambda: build("de", REGRESSION, start="zero"),
@@ -138,7 +136,9 @@ CASES = {
     "size = 0": lambda: data.Batches(X, Y, 0, jax.random.key(0)),
     "key = None": lambda: data.Batches(X, Y, 10),
     "steps = 0": lambda: train.run(build("de", DENSITY), start(num_particles=1), None, 0),
-    "thin = 0": lambda: samples.collect(build("sgld", DENSITY), None, None, burn_in=0, draws=1, thin=0),
+    "thin = 0": lambda: samples.collect(
+        build("sgld", DENSITY), start(num_particles=1), None, burn_in=0, draws=1, thin=0
+    ),
     "3 particles on 4 devices": lambda: sharding.shard(start(num_particles=3)),
 }
 

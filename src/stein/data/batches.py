@@ -9,6 +9,7 @@ from jaxtyping import Array, Int
 from stein.types import Batch, Key
 
 
+@jax.tree_util.register_pytree_node_class  # so that the data is an argument of jitted functions, not a constant
 class Batches:
     """A shuffled stream over the data without replacement, which goes on across the ends of epochs.
 
@@ -26,7 +27,6 @@ class Batches:
 
     def __init__(self, x: Any, y: Any, size: int | None = None, key: Key | None = None, independent: bool = False):
         self.x, self.y = jnp.asarray(x), jnp.asarray(y)
-        self.num_data = self.x.shape[0]
         if size is not None and not 1 <= size <= self.num_data:
             raise ValueError(f"size = {size}: must be between 1 and the {self.num_data} rows of the data")
         if key is None and (size is not None or independent):
@@ -34,6 +34,11 @@ class Batches:
         self.size = size
         self._key: Any = key
         self._independent = independent
+
+    @property
+    def num_data(self) -> int:
+        """Number of data points N."""
+        return self.x.shape[0]
 
     def indices(self, start: int | Int[Array, ""], steps: int) -> Any:
         """Rows of the batches of ``steps`` steps from ``start`` on: what a chunk of a scan runs over.
@@ -58,8 +63,18 @@ class Batches:
 
     def _stream(self, key: Key, start: Any, steps: int, size: int) -> Int[Array, "steps size"]:
         n = self.num_data
-        position = jnp.asarray(start) * size + jnp.arange(steps * size)
+        position = jnp.asarray(start, jnp.int32) * size + jnp.arange(steps * size, dtype=jnp.int32)
         first = position[0] // n
-        epochs = jnp.arange(steps * size // n + 2)  # as many as a window of this length can touch
+        epochs = jnp.arange(steps * size // n + 2, dtype=jnp.int32)  # as many as a window of this length can touch
         shuffled = jax.lax.map(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), n), first + epochs)
         return shuffled[position // n - first, position % n].reshape(steps, size)
+
+    def tree_flatten(self) -> tuple[tuple, tuple]:
+        return (self.x, self.y, self._key), (self.size, self._independent)
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple, arrays: tuple) -> "Batches":
+        batches = object.__new__(cls)
+        batches.x, batches.y, batches._key = arrays
+        batches.size, batches._independent = static
+        return batches

@@ -1,0 +1,151 @@
+"""Plants bugs in a copy of the source, one at a time, and sees whether the tests notice.
+
+``make mutants`` runs the suite on the unedited source, which must pass, then on every edit, which must fail, and writes
+``results/mutants``. The tests know nothing of the edits. ``python tests/mutants.py NAME ...`` tries some of them only.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+# Deterministic tests first: what they catch need not wait for the statistical ones.
+STAGES = (
+    ["tests/unit/test_twin.py", "tests/unit/test_gradients.py"],
+    ["tests/unit", "tests/contract", "tests/statistical"],
+)
+# ruff: noqa: E501 - an edit is easier to read on one line
+# name: (file, (old, new), ...); every old text must occur in the file, and its first occurrence is replaced
+MUTANTS = {
+    "repulsion attracts": ("kernels.py", ("left = 2 / h * slope", "left = -2 / h * slope")),
+    "repulsion without its 2": ("kernels.py", ("left = 2 / h * slope", "left = 1 / h * slope")),
+    "bandwidth over log n": ("kernels.py", ("jnp.log1p(jnp.maximum(n, 1)", "jnp.log(jnp.maximum(n, 2)")),
+    "median without the diagonal": ("kernels.py", ("def median(diagonal: bool = True", "def median(diagonal: bool = False")),
+    "dead particles in the median": ("kernels.py", ("living = alive[upper[0]] & alive[upper[1]]", "living = upper[0] >= 0")),
+    "product rule without the other factor": (
+        "kernels.py",
+        ("gram.weighted(jnp.prod(jnp.stack(others), axis=0)) if others else gram", "gram"),
+    ),
+    "bandwidth never frozen": ("kernels.py", ("jnp.where(seen < after", "jnp.where(seen >= 0")),
+    "distances not centred": ("tree.py", ("products = gram(centre(x, alive))", "products = gram(where(alive, x, 0))")),
+    "dead particles in the mean": (
+        "tree.py",
+        ("jnp.tensordot(alive.astype(leaf.dtype), leaf, axes=1)", "jnp.sum(leaf, axis=0)"),
+    ),
+    "noise by position": ("tree.py", ("one))(ids, like)", "one))(jnp.arange(len(ids)), like)")),
+    "w-SVGD drift without 1/n": ("rules/svgd.py", ("tree.scale(1 / view.num_alive(), phi)", "phi")),
+    "f-SVGD drift without 1/n": ("rules/svgd.py", ("view.backward(phi / view.num_alive())", "view.backward(phi)")),
+    "1/n counts the dead": ("targets.py", ("jnp.maximum(jnp.sum(self.alive), 1)", "jnp.asarray(self.alive.size)")),
+    "f-SVGD forgets the prior": (
+        "rules/svgd.py",
+        ("score = view.score_f + view.lift(view.prior_f)", "score = view.score_f"),
+    ),
+    "hybrid noise from the functional kernel": (
+        "rules/svgd.py",
+        ("driven(noise, key_noise, gram_w.matrix, view)", "driven(noise, key_noise, gram_f.matrix, view)"),
+    ),
+    "N/B missing": ("targets.py", ("(num_data * lik + pri)", "(size * lik + pri)")),
+    "prior counted per batch": ("targets.py", ("(num_data * lik + pri)", "(num_data * lik + num_data / size * pri)")),
+    "likelihood at points without a label": ("targets.py", ("- size), (0, 0)))", '- size), (0, 0)), mode="edge")')),
+    "gradient not checked for NaN": ("targets.py", ("else tree.healthy(score_w))", "else alive)")),
+    "dead pull-back not masked": (
+        "targets.py",
+        ("return tree.where(alive, vjp(cotangent)[0], 0)", "return vjp(cotangent)[0]"),
+    ),
+    "temperature squared": ("ensembles.py", ("/ temperature", "/ temperature**2")),
+    "key reused every step": ("ensembles.py", ("jax.random.fold_in(state.key, state.step)", "jax.random.fold_in(state.key, 0)")),
+    "annealing on the repulsion too": (
+        "ensembles.py",
+        ("state.alive, drive, rule", "state.alive, jnp.ones_like(drive), rule"),
+        ("steps.Move(force.drift,", "steps.Move(tree.scale(drive, force.drift),"),
+    ),
+    "sqrt 2 dropped from the correlated noise": ("rules/noise.py", ("jnp.sqrt(2 / view", "jnp.sqrt(1 / view")),
+    "sqrt 2 dropped from SGLD": ("rules/independent.py", ("tree.scale(2**0.5", "tree.scale(1.0")),
+    "element-wise root": ("rules/noise.py", ("tree.mix(factor, ", "tree.mix(jnp.sqrt(regular), ")),
+    "jitter only in the noise": ("rules/noise.py", ("return regular, tree.scale", "return matrix, tree.scale")),
+    "Jacobian of the moved particle": (
+        "rules/functional.py",
+        ("    def repulsion(key: Key, gram: Gram | AutodiffGram, view: View) -> Particles:\n",
+         "    def repulsion(key: Key, gram: Gram | AutodiffGram, view: View) -> Particles:\n"
+         "        return local()(key, gram, view)\n"),
+    ),
+    "a direction lost at full rank": ("rules/functional.py", ("kept = most if", "kept = most - 1 if")),
+    "probe not balanced": ("rules/functional.py", ("signs / root", "signs * root")),
+    "softmax twice": ("likelihoods.py", ("- jax.nn.softmax(outputs)", "- jax.nn.softmax(jax.nn.softmax(outputs))")),
+    "softmax pull-back without its mean": ("likelihoods.py", ("p * (u - jnp.sum(p * u, axis=1, keepdims=True))", "p * u")),
+    "score over sigma, not its square": ("likelihoods.py", ("/ sigma**2", "/ sigma")),
+    "prior score over std, not its square": ("priors.py", ("-a / s**2", "-a / s")),
+    "SSGE with the wrong sign": ("scores.py", ("(within @ samples - jnp", "(-within @ samples + jnp")),
+    "SSGE with one inverse": ("scores.py", ("1 / jnp.where(kept, values, 1) ** 2", "1 / jnp.where(kept, values, 1)")),
+    "blob counts i twice": ("rules/wgd.py", ("inverse[:, None] + inverse[None, :]", "inverse[:, None] + inverse[:, None]")),
+    "preconditioner not rooted in the noise": ("steps.py", ("jnp.sqrt(p) * z", "p * z")),
+    "Langevin noise times the step": ("steps.py", ("tree.scale(size**0.5, noise)", "tree.scale(size, noise)")),
+    "momentum of the dead not kept": ("steps.py", ("tree.where(alive, moved, state), alive\n\n    def restart", "moved, alive\n\n    def restart")),
+    "hyperbolic without 1.3": ("schedules.py", ("jnp.tanh((1.3 *", "jnp.tanh((1.0 *")),
+    "every epoch in the same order": ("data/batches.py", ("jax.random.fold_in(key, epoch)", "key")),
+}  # fmt: skip
+
+
+def mutate(source: Path, name: str) -> None:
+    """Apply one edit to a copy of the source tree."""
+    file, *edits = MUTANTS[name]
+    path = source / "stein" / file
+    text = path.read_text()
+    for old, new in edits:
+        if old not in text:
+            raise SystemExit(f"error: {name}: {file} no longer contains {old!r}")
+        text = text.replace(old, new, 1)
+    path.write_text(text)
+
+
+def first_failure(source: Path) -> str | None:
+    """The first test that fails on this source, or None where all pass."""
+    environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    options = ["-x", "-q", "-n", "2", "-m", "not long", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+    for tests in STAGES:
+        command = [sys.executable, "-m", "pytest", *options, *tests]
+        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        lines = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        if lines:
+            return lines[0].split(" ", 1)[1].split(" - ")[0]
+        if result.returncode:
+            raise SystemExit(f"error: pytest did not run:\n{result.stdout}{result.stderr}")
+    return None
+
+
+def main(names: list[str]) -> int:
+    out = ROOT / "results" / "mutants"
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        for name in ["", *(names or MUTANTS)]:
+            shutil.rmtree(source, ignore_errors=True)
+            shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+            if name:
+                mutate(source, name)
+            began = time.monotonic()
+            failure = first_failure(source)
+            print(
+                f"{name or 'unedited':45} {failure or 'all pass':100.100} {time.monotonic() - began:4.0f} s", flush=True
+            )
+            if not name and failure:
+                print("error: the unedited source does not pass; nothing can be learnt from the mutants")
+                return 1
+            if name:
+                rows.append({"mutant": name, "file": f"src/stein/{MUTANTS[name][0]}", "caught_by": failure})
+    caught = sum(row["caught_by"] is not None for row in rows)
+    print(f"caught {caught}/{len(rows)}")
+    if not names:
+        out.mkdir(parents=True, exist_ok=True)
+        result = {"command": "make mutants", "caught": caught, "total": len(rows), "mutants": rows}
+        (out / "mutants.json").write_text(json.dumps(result, indent=2) + "\n")
+    return int(caught < len(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
