@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from stein.ensembles import ensemble
+    from stein.ensembles import build, ensemble
     from stein.sharding import shard
     from stein.targets import density, posterior
 
     from . import (
         data,
+        functional_priors,
         kernels,
         likelihoods,
         models,
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "build",
     "data",
     "density",
     "ensemble",
+    "functional_priors",
     "kernels",
     "likelihoods",
     "models",
@@ -50,6 +53,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "build": "stein.ensembles",
     "density": "stein.targets",
     "ensemble": "stein.ensembles",
     "posterior": "stein.targets",
