@@ -70,8 +70,8 @@ def polynomial(initial: float, offset: float = 1.0, power: float = 0.55) -> Sche
     For ``power`` in (0.5, 1] the steps sum to infinity and their squares do not, the Robbins-Monro condition
     under which stochastic-gradient Langevin dynamics converges. ``offset`` is b, the steps until decay bites.
 
-    >>> float(polynomial(0.1, offset=1.0, power=1.0)(jnp.asarray(4)))
-    0.02
+    >>> float(polynomial(0.5, offset=1.0, power=1.0)(jnp.asarray(3)))
+    0.125
     """
     _positive(initial=initial, offset=offset, power=power)
     return lambda step: initial * (1.0 + step.astype(float) / offset) ** (-power)

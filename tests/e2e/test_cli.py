@@ -26,6 +26,17 @@ def only_line(text: str) -> str:
     return text.strip()
 
 
+def test_demo_writes_a_picture_and_its_numbers(tmp_path: Path) -> None:
+    run = stein("demo", "--steps", "20", "--out", str(tmp_path / "new"))
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "new" / "regression.png").read_bytes().startswith(b"\x89PNG")
+    spread = json.loads((tmp_path / "new" / "spread.json").read_text())
+    assert set(spread) == {"de", "w-svgd"}
+    assert spread["de"]["outside"] > 0
+    assert "w-svgd" in run.stdout
+    assert "regression.png" in run.stdout
+
+
 def test_help_is_quick_and_names_every_command() -> None:
     # Processor time: what the user waits for on an idle machine, whatever else the test machine is doing.
     seconds = []
