@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 install: $(STAMP)  ## .venv with stein and the development tools
 
 test: $(STAMP)  ## all tests but the long ones, and the examples in docstrings
-	$(BIN)/python -m pytest -n 2 -m "not long" tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
 	$(BIN)/python -m pytest --doctest-modules src
 
 test-long: $(STAMP)  ## the tests marked long

@@ -35,7 +35,7 @@ MUTANTS = {
     "distances not centred": ("tree.py", ("products = gram(centre(x, alive))", "products = gram(where(alive, x, 0))")),
     "dead particles in the mean": (
         "tree.py",
-        ("jnp.tensordot(alive.astype(leaf.dtype), leaf, axes=1)", "jnp.sum(leaf, axis=0)"),
+        ("total.astype(leaf.dtype), where(alive, x, 0))", "total.astype(leaf.dtype), x)"),
     ),
     "noise by position": ("tree.py", ("one))(ids, like)", "one))(jnp.arange(len(ids)), like)")),
     "w-SVGD drift without 1/n": ("rules/svgd.py", ("tree.scale(1 / view.num_alive(), phi)", "phi")),
@@ -106,7 +106,7 @@ def mutate(source: Path, name: str) -> None:
 def first_failure(source: Path) -> str | None:
     """The first test that fails on this source, or None where all pass."""
     environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-    options = ["-x", "-q", "-n", "2", "-m", "not long", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+    options = ["-x", "-q", "-n", "2", "--dist", "loadfile", "-m", "not long", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
     for tests in STAGES:
         command = [sys.executable, "-m", "pytest", *options, *tests]
         result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

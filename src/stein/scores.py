@@ -69,7 +69,8 @@ def ssge(
     everyone = jnp.ones(together.shape[0], bool)
     squared = tree.squared_distances(together, everyone)
     upper = jnp.triu_indices(together.shape[0], 1)
-    h = 2 * jnp.maximum(jnp.median(squared[upper]), jnp.finfo(squared.dtype).tiny)
+    width = jnp.median(jnp.sqrt(squared[upper]))
+    h = jnp.maximum(2 * width**2, jnp.finfo(squared.dtype).tiny)
     matrix = jnp.exp(-squared / h)
     m = samples.shape[0]
     within, cross = matrix[:m, :m], matrix[m:, :m]

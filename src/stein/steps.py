@@ -77,6 +77,9 @@ def rms(
             :math:`D = K/n \otimes \operatorname{diag} P` is a diffusion matrix again. ``False`` is pSGLD.
         freeze_after: keep P from this step on; while it moves, its divergence is neglected.
 
+    Limits: V starts at zero, as published, so that the first P is 10 over the gradient: a chain that starts where its
+        gradient is nearly zero is kicked far away. A larger ``epsilon`` prevents it.
+
     Reference: Li et al. (2016), "Preconditioned stochastic gradient Langevin dynamics".
     """
     if not 0 <= decay < 1:

@@ -56,9 +56,7 @@ def where(mask: Bool[Array, " n"], x: Particles, y: Particles | float) -> Partic
 def mean(x: Particles, alive: Bool[Array, " n"]) -> Weights:
     """Mean over the living particles."""
     total = jnp.maximum(jnp.sum(alive), 1)
-    return jax.tree.map(
-        lambda leaf: jnp.tensordot(alive.astype(leaf.dtype), leaf, axes=1) / total.astype(leaf.dtype), x
-    )
+    return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / total.astype(leaf.dtype), where(alive, x, 0))
 
 
 def centre(x: Particles, alive: Bool[Array, " n"]) -> Particles:

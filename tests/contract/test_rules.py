@@ -60,9 +60,9 @@ def algorithm(name, noisy, dtype=jnp.float64, **options):
 
 @functools.cache
 def compiled(name, noisy):
-    """The algorithm and its jitted step; compiled for a quick compilation, not for a quick run."""
+    """The algorithm and its jitted step."""
     algo = algorithm(name, noisy)
-    return algo, jax.jit(algo.step, compiler_options={"xla_backend_optimization_level": 0})
+    return algo, jax.jit(algo.step)
 
 
 def batch(dtype=jnp.float64):

@@ -77,7 +77,7 @@ def exact(energy: float = 0.99, probe: bool = False) -> Repulsion:
             pulled = view.pullback(jnp.broadcast_to(v[None], centred.shape))
             return tree.rows(u, tree.mix(gram.left, pulled)), tree.rows(u, pulled)
 
-        def add_direction(q: Array, sums: tuple[Particles, Particles]) -> tuple[Particles, Particles]:
+        def add_direction(q: int | Array, sums: tuple[Particles, Particles]) -> tuple[Particles, Particles]:
             u = vectors[:, q]
             return tree.add(sums, along(u, jnp.tensordot(u, centred, axes=1)))
 

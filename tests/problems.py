@@ -1,0 +1,58 @@
+"""Small problems that several test files share: a network that both JAX and the NumPy twin know, and its data."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from stein import tree
+from stein.types import Model
+from twin import Network
+
+FAST = {"xla_backend_optimization_level": 0}
+"""For jit: what tests compile runs a few times only."""
+
+
+def tanh_model(net: Network) -> Model:
+    """The twin's network for JAX."""
+    like = unflatten(net, np.zeros(sum(net.sizes())))
+
+    def apply(w, x):
+        z = jnp.tanh(x @ w["hidden"][:, :-1].T + w["hidden"][None, :, -1])
+        return z @ w["out"][:, :-1].T + w["out"][None, :, -1]
+
+    return Model(lambda key: tree.normal_like(key, like), apply)
+
+
+def unflatten(net: Network, w):
+    """One network's vector (d,) or an ensemble's (n, d) as the model's pytree."""
+    parts = np.split(np.asarray(w), net.sizes()[:1], axis=-1)
+    hidden, out = (part.reshape(*part.shape[:-1], *shape) for part, shape in zip(parts, net.shapes(), strict=True))
+    return {"hidden": jnp.asarray(hidden), "out": jnp.asarray(out)}
+
+
+def flatten(particles) -> np.ndarray:
+    """The model's pytree of n particles as (n, d)."""
+    leaves = particles["hidden"], particles["out"]
+    return np.concatenate([np.asarray(leaf).reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
+
+
+def by_layer(net: Network, hidden: float, out: float) -> np.ndarray:
+    """A number for each layer as a vector over the weights."""
+    return np.repeat([hidden, out], net.sizes())
+
+
+def relative_error(value, truth) -> float:
+    """Largest error over the largest entry of the truth."""
+    value, truth = np.asarray(value), np.asarray(truth)
+    assert value.shape == truth.shape, f"{value.shape} is not {truth.shape}"
+    return float(np.max(np.abs(value - truth)) / np.max(np.abs(truth)))
+
+
+def central_difference(function, x: np.ndarray, width: float = 1e-5) -> np.ndarray:
+    """Gradient of a function of an array by central differences, entry by entry."""
+    x = np.asarray(x)
+    gradient = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        shift = np.zeros_like(x)
+        shift[place] = width
+        gradient[place] = (float(function(x + shift)) - float(function(x - shift))) / (2 * width)
+    return gradient

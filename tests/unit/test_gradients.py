@@ -1,0 +1,336 @@
+"""S11: everything with a closed-form gradient against central differences; densities against scipy; streams of data."""
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import twin
+from problems import central_difference, relative_error
+from stein import kernels, likelihoods, priors, schedules
+from stein.data import Batches
+
+TOLERANCE = 1e-6
+POINTS = np.random.default_rng(3).normal(size=(5, 4))
+OUTPUTS = np.random.default_rng(4).normal(size=(6, 3))
+ALIVE = jnp.ones(5, bool)
+SOME_DEAD = jnp.array([True, False, True, True, False])
+
+
+# -- likelihoods ---------------------------------------------------------------------------------------------
+
+REAL = np.random.default_rng(5).normal(size=(6, 3))
+LABELS = np.array([2, 0, 1, 1, 2, 0])
+LIKELIHOODS = {
+    "gaussian": (likelihoods.gaussian(0.6), REAL),
+    "learned sigma": (likelihoods.gaussian(None), REAL[:, :2]),
+    "heteroscedastic": (likelihoods.heteroscedastic(), REAL[:, :2]),
+    "categorical": (likelihoods.categorical(), LABELS),
+}
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_likelihood_score(name):
+    """Sees a wrong sign or power of sigma, a log sigma counted once instead of once a target, points that mix."""
+    likelihood, y = LIKELIHOODS[name]
+    score = likelihood.score(jnp.asarray(OUTPUTS), jnp.asarray(y))
+    numeric = central_difference(lambda f: likelihood.log_prob(jnp.asarray(f), jnp.asarray(y)).sum(), OUTPUTS)
+    assert relative_error(score, numeric) < TOLERANCE
+
+
+def test_likelihoods_against_scipy():
+    """Sees a missing normalising constant and a sigma that is a variance."""
+    f, y = jnp.asarray(OUTPUTS), jnp.asarray(REAL)
+    normal = scipy.stats.norm.logpdf
+    expected = normal(REAL, OUTPUTS, 0.6).sum(axis=1)
+    np.testing.assert_allclose(likelihoods.gaussian(0.6).log_prob(f, y), expected, rtol=1e-12)
+    expected = normal(REAL[:, :2], OUTPUTS[:, :2], np.exp(OUTPUTS[:, 2:])).sum(axis=1)
+    np.testing.assert_allclose(likelihoods.heteroscedastic().log_prob(f, y[:, :2]), expected, rtol=1e-12)
+    expected = [
+        scipy.stats.multinomial.logpmf(np.eye(3)[c], 1, twin.softmax(o)) for c, o in zip(LABELS, OUTPUTS, strict=True)
+    ]
+    np.testing.assert_allclose(likelihoods.categorical().log_prob(f, jnp.asarray(LABELS)), expected, rtol=1e-12)
+
+
+def test_regression_targets_without_a_column():
+    """Sees (b,) targets broadcast against (b, 1) outputs to (b, b)."""
+    f, y = jnp.asarray(OUTPUTS[:, :1]), jnp.asarray(REAL[:, 0])
+    np.testing.assert_allclose(likelihoods.gaussian(0.6).score(f, y)[:, 0], (REAL[:, 0] - OUTPUTS[:, 0]) / 0.36)
+
+
+# -- priors --------------------------------------------------------------------------------------------------
+
+WEIGHTS = {"first": (POINTS[0], POINTS[1:3]), "last": POINTS[3]}
+SCALES = {"first": 0.7, "last": 1.9}
+PRIORS = {
+    "normal": (priors.normal(0.7), scipy.stats.norm, {"first": 0.7, "last": 0.7}),
+    "normal by layer": (priors.normal(SCALES), scipy.stats.norm, SCALES),
+    "laplace": (priors.laplace(0.7), scipy.stats.laplace, {"first": 0.7, "last": 0.7}),
+    "laplace by layer": (priors.laplace(SCALES), scipy.stats.laplace, SCALES),
+}
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_prior_score(name):
+    """Sees a variance taken for a standard deviation, and a scale given to the wrong layer."""
+    prior = PRIORS[name][0]
+    flat, unflatten = jax.flatten_util.ravel_pytree(jax.tree.map(jnp.asarray, WEIGHTS))
+    score, _ = jax.flatten_util.ravel_pytree(prior.score(unflatten(flat)))
+    numeric = central_difference(lambda w: prior.log_prob(unflatten(jnp.asarray(w))), np.asarray(flat))
+    assert relative_error(score, numeric) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_prior_log_prob_and_sample(name):
+    """Sees a missing constant in the density, and draws of another scale than the density's."""
+    prior, distribution, scales = PRIORS[name]
+    expected = sum(
+        distribution.logpdf(leaf, scale=scales[layer]).sum()
+        for layer, leaves in WEIGHTS.items()
+        for leaf in jax.tree.leaves(leaves)
+    )
+    weights = jax.tree.map(jnp.asarray, WEIGHTS)
+    np.testing.assert_allclose(prior.log_prob(weights), expected, rtol=1e-12)
+    big = {"first": jnp.zeros((300, 100)), "last": jnp.zeros((200, 100))}
+    for layer, draws in prior.sample(jax.random.key(0), big).items():
+        # The KS distance of 20 000 draws is below 0.017 with probability 1 - 2e-5; a scale 10 % off gives 0.02.
+        test = scipy.stats.kstest(np.asarray(draws).ravel(), distribution(scale=scales[layer]).cdf)
+        assert test.statistic < 0.014
+
+
+# -- kernels -------------------------------------------------------------------------------------------------
+
+
+def anisotropic(a, b):
+    """A kernel that knows its first argument from its second: no translation invariance, a mixed metric."""
+    return jnp.exp(-jnp.sum((a - b) ** 2 * jnp.arange(1.0, 5.0)) / 3) + 0.1 * jnp.sum(a * b) ** 2
+
+
+FIXED = {
+    "rbf": kernels.rbf(2.3),
+    "imq": kernels.imq(1.7),
+    "imq of power 1.5": kernels.imq(1.7, power=1.5),
+    "linear": kernels.linear(),
+    "product": kernels.product(kernels.rbf(2.3), kernels.imq(1.7)),
+    "product with linear": kernels.product(kernels.rbf(4.0), kernels.linear()),
+    "product of three": kernels.product(kernels.rbf(9.0), kernels.imq(1.7), kernels.linear()),
+    "add": kernels.add(kernels.rbf(2.3), kernels.imq(1.7), weights=(0.4, 2.5)),
+    "add linear": kernels.add(kernels.rbf(2.3), kernels.linear()),
+    "from_function": kernels.from_function(anisotropic),
+}
+FUNCTIONS = {
+    "rbf": lambda a, b: np.exp(-np.sum((a - b) ** 2) / 2.3),
+    "imq": lambda a, b: (1 + np.sum((a - b) ** 2) / 1.7) ** -0.5,
+    "imq of power 1.5": lambda a, b: (1 + np.sum((a - b) ** 2) / 1.7) ** -1.5,
+    "linear": lambda a, b: a @ b + 1,
+    "product": lambda a, b: FUNCTIONS["rbf"](a, b) * FUNCTIONS["imq"](a, b),
+    "product with linear": lambda a, b: np.exp(-np.sum((a - b) ** 2) / 4) * (a @ b + 1),
+    "product of three": lambda a, b: np.exp(-np.sum((a - b) ** 2) / 9) * FUNCTIONS["imq"](a, b) * (a @ b + 1),
+    "add": lambda a, b: 0.4 * FUNCTIONS["rbf"](a, b) + 2.5 * FUNCTIONS["imq"](a, b),
+    "add linear": lambda a, b: FUNCTIONS["rbf"](a, b) + a @ b + 1,
+    "from_function": lambda a, b: np.exp(-np.sum((a - b) ** 2 * np.arange(1, 5)) / 3) + 0.1 * np.sum(a * b) ** 2,
+}
+PAIRS = np.random.default_rng(6).uniform(0.2, 2.0, size=(5, 5))  # not symmetric
+
+
+def numeric_repulsion(function, points, pairs, alive, factor=1.0):
+    """Row i: sum_j pairs_ij grad_{x_j} k(c x_i, c x_j), by differences in the second argument alone."""
+    out = np.zeros_like(points)
+    living = [i for i in range(len(points)) if alive[i]]
+    for i in living:
+        for j in living:
+            one = factor * points[i]
+            out[i] += pairs[i, j] * central_difference(lambda x, a=one: function(a, factor * x), points[j])
+    return out
+
+
+@pytest.mark.parametrize("alive", [ALIVE, SOME_DEAD], ids=["all alive", "some dead"])
+@pytest.mark.parametrize("name", FIXED)
+def test_kernel_matrix_and_repulsion(name, alive):
+    """Sees a repulsion that attracts, a missing 2/h, a lost summand of the product rule, dead particles that push."""
+    function = FUNCTIONS[name]
+    x = jnp.where(alive[:, None], jnp.asarray(POINTS), 1e3)  # the dead may be anywhere
+    gram, _ = FIXED[name](x, alive, FIXED[name].memory)
+    mask = np.outer(alive, alive)
+    expected = np.array([[function(a, b) for b in POINTS] for a in POINTS]) * mask
+    np.testing.assert_allclose(gram.matrix, expected, rtol=1e-12, atol=1e-15)
+    force = gram.repulsion(jnp.asarray(POINTS))
+    numeric = numeric_repulsion(function, POINTS, np.ones((5, 5)), np.asarray(alive))
+    assert relative_error(jnp.where(alive[:, None], force, 0.0), numeric) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["imq", "add linear", "from_function"])
+def test_weighted_and_seen_through(name):
+    """Sees pair weights transposed or applied to one coefficient only, and a chain rule with one factor missing."""
+    function, factor = FUNCTIONS[name], 0.6
+    gram, _ = FIXED[name](jnp.asarray(factor * POINTS), ALIVE, FIXED[name].memory)
+    gram = gram.seen_through(factor).weighted(jnp.asarray(PAIRS))
+    expected = [[PAIRS[i, j] * function(factor * POINTS[i], factor * POINTS[j]) for j in range(5)] for i in range(5)]
+    np.testing.assert_allclose(gram.matrix, expected, rtol=1e-12)
+    numeric = numeric_repulsion(function, POINTS, PAIRS, np.ones(5, bool), factor)
+    assert relative_error(gram.repulsion(jnp.asarray(POINTS)), numeric) < TOLERANCE
+
+
+def test_product_rule_across_spaces():
+    """Sees a factor differentiated in the other factor's space or weighted by itself."""
+    W, F = POINTS, np.random.default_rng(7).normal(size=(5, 3))
+    k_w, k_f = FUNCTIONS["imq"], FUNCTIONS["add linear"]
+    gram_w, _ = FIXED["imq"](jnp.asarray(W), ALIVE, ())
+    gram_f, _ = FIXED["add linear"](jnp.asarray(F), ALIVE, FIXED["add linear"].memory)
+    in_w, in_f = kernels.product_rule(gram_w, gram_f)
+    values_w = np.array([[k_w(a, b) for b in W] for a in W])
+    values_f = np.array([[k_f(a, b) for b in F] for a in F])
+    np.testing.assert_allclose(in_w.matrix, values_w * values_f, rtol=1e-12)
+    np.testing.assert_allclose(in_f.matrix, values_w * values_f, rtol=1e-12)
+    everyone = np.ones(5, bool)
+    assert relative_error(in_w.repulsion(jnp.asarray(W)), numeric_repulsion(k_w, W, values_f, everyone)) < TOLERANCE
+    assert relative_error(in_f.repulsion(jnp.asarray(F)), numeric_repulsion(k_f, F, values_w, everyone)) < TOLERANCE
+
+
+def test_kernel_on_a_pytree():
+    """Sees a leaf left out of the distance, or leaves that each get a distance of their own."""
+    tree = {"a": jnp.asarray(POINTS[:, :1]), "b": jnp.asarray(POINTS[:, 1:]).reshape(5, 3, 1)}
+    one, _ = kernels.rbf(2.3)(jnp.asarray(POINTS), ALIVE, ())
+    other, _ = kernels.rbf(2.3)(tree, ALIVE, ())
+    np.testing.assert_allclose(other.matrix, one.matrix, rtol=1e-12)
+    flat = one.repulsion(jnp.asarray(POINTS))
+    np.testing.assert_allclose(other.repulsion(tree)["b"][:, :, 0], flat[:, 1:], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in FIXED if name != "from_function"])
+def test_kernels_are_positive_semidefinite(name):
+    """Sees a kernel that is none, for which a Cholesky factor and SVGD's theory do not exist."""
+    x = jnp.asarray(np.random.default_rng(8).normal(size=(12, 4)))
+    gram, _ = FIXED[name](x, jnp.ones(12, bool), FIXED[name].memory)
+    values = np.linalg.eigvalsh(gram.matrix)
+    assert values[0] > -1e-13 * values[-1]
+
+
+def test_close_particles_far_from_the_origin_keep_their_digits():
+    """Sees distances from an uncentred Gram matrix: here they would have no digit left."""
+    near = jnp.asarray(1e-4 * POINTS + 1e4)
+    gram, _ = kernels.rbf()(near, ALIVE, ())
+    exact, _ = kernels.rbf()(jnp.asarray(1e-4 * POINTS), ALIVE, ())
+    np.testing.assert_allclose(gram.matrix, exact.matrix, rtol=1e-6)
+    assert relative_error(gram.repulsion(near), exact.repulsion(jnp.asarray(1e-4 * POINTS))) < 1e-6
+
+
+# -- bandwidths ----------------------------------------------------------------------------------------------
+
+
+def bandwidth_of(bandwidth, points, alive, memory=()):
+    gram, memory = kernels.rbf(bandwidth)(jnp.asarray(points), jnp.asarray(alive), memory)
+    return float(gram.bandwidth), memory
+
+
+@pytest.mark.parametrize(("n", "total"), [(2, 2), (5, 5), (2, 8), (3, 8), (4, 8), (5, 8), (6, 8), (7, 8), (8, 8)])
+def test_median_bandwidth(n, total):
+    """Sees log n for log(n + 1), a median without the diagonal (or with it), and dead particles that are counted."""
+    points = np.random.default_rng(n).normal(size=(total, 3))
+    alive = np.random.default_rng(n).permutation(total) < n
+    living = points[alive]
+    squared = ((living[:, None] - living[None, :]) ** 2).sum(axis=-1)
+    expected = np.median(squared) / np.log(n + 1)
+    np.testing.assert_allclose(bandwidth_of(kernels.median(), points, alive)[0], expected, rtol=1e-10)
+    expected = np.median(squared[~np.eye(n, dtype=bool)]) / np.log(n + 1)
+    np.testing.assert_allclose(bandwidth_of(kernels.median(diagonal=False), points, alive)[0], expected, rtol=1e-10)
+
+
+def test_floor_and_fixed_bandwidth():
+    """Sees a division by zero for equal or single particles, and a fixed bandwidth that moves."""
+    assert bandwidth_of(kernels.median(floor=1e-3), np.ones((4, 2)), [True] * 4)[0] == 1e-3
+    assert bandwidth_of(kernels.median(), np.ones((1, 2)), [True])[0] == 1e-12
+    assert bandwidth_of(kernels.fixed(0.7), POINTS, ALIVE)[0] == 0.7
+
+
+def test_frozen_bandwidth():
+    """Sees a bandwidth frozen a step early or late, or one that is not kept."""
+    frozen, seen, memory = kernels.frozen(kernels.median(), after=3), [], None
+    memory = kernels.rbf(frozen).memory
+    for step in range(6):
+        h, memory = bandwidth_of(frozen, (1 + step) * POINTS, ALIVE, memory)
+        seen.append(h)
+    np.testing.assert_allclose(np.array(seen) / seen[0], [1, 4, 9, 9, 9, 9], rtol=1e-12)
+
+
+# -- schedules -----------------------------------------------------------------------------------------------
+
+A = 21
+SCHEDULES = {
+    "linear": (schedules.linear(A), twin.linear(A)),
+    "hyperbolic": (schedules.hyperbolic(A), twin.hyperbolic(A)),
+    "hyperbolic, power 3": (schedules.hyperbolic(A, 3.0), twin.hyperbolic(A, 3.0)),
+    "cyclical": (schedules.cyclical(A), twin.cyclical(A)),
+    "cyclical, other": (schedules.cyclical(A, 2, 3.0), twin.cyclical(A, 2, 3.0)),
+    "polynomial": (schedules.polynomial(0.3, 5.0, 0.7), twin.polynomial(0.3, 5.0, 0.7)),
+    "constant": (schedules.constant(0.4), lambda t: 0.4),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules(name):
+    """Sees t/A for t/(A - 1), a schedule that never reaches 1 or ends a step early, a wrong length of the cycles."""
+    schedule, formula = SCHEDULES[name]
+    for t in (0, 1, A // 2, A - 2, A - 1, A, A + 1, 10 * A):
+        np.testing.assert_allclose(schedule(jnp.asarray(t)), formula(t), rtol=1e-12)
+
+
+# -- batches -------------------------------------------------------------------------------------------------
+
+
+def rows_of(batch) -> list[int]:
+    return np.asarray(batch.x)[:, 0].astype(int).tolist()
+
+
+DATA = np.arange(10.0)[:, None], 100 + np.arange(10.0)[:, None]
+BATCHES = Batches(*DATA, size=4, key=jax.random.key(1), independent=True)
+AT, WINDOW = jax.jit(BATCHES.at), jax.jit(lambda start: BATCHES.indices(start, 7))
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 10])
+def test_every_epoch_visits_every_row_once(size):
+    """Sees rows drawn with replacement, a remainder that is dropped, targets that are shuffled apart from inputs."""
+    batches = Batches(*DATA, size=size, key=jax.random.key(1))
+    stream, at = [], jax.jit(batches.at)
+    for t in range(3 * 10 // size):
+        batch = at(t)
+        np.testing.assert_array_equal(batch.y, batch.x + 100)
+        stream += rows_of(batch)
+    epochs = [stream[start : start + 10] for start in range(0, len(stream) - 9, 10)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
+
+
+def test_batches_depend_on_key_and_step_alone():
+    """Sees a stream with hidden state, which a resumed run would not continue."""
+    at = jax.jit(lambda key, step: Batches(*DATA, size=3, key=key).at(step))
+    kept = Batches(*DATA, size=3, key=jax.random.key(1))
+    kept.at(2)
+    assert rows_of(kept.at(7)) == rows_of(at(jax.random.key(1), 7))
+    one, other = ([rows_of(at(jax.random.key(seed), t)) for t in range(4)] for seed in (1, 2))
+    assert one != other
+
+
+@pytest.mark.parametrize("start", [0, 2, 3, 33])
+def test_windows_agree_with_single_steps(start):
+    """Sees a chunk of steps that sees other batches than the steps one by one, across the ends of epochs."""
+    window = WINDOW(start)
+    for t in range(7):
+        chunked = BATCHES.take(jax.tree.map(lambda rows, t=t: rows[t], window))
+        single = AT(start + t)
+        np.testing.assert_array_equal(chunked.x, single.x)
+        np.testing.assert_array_equal(chunked.measure, single.measure)
+
+
+def test_independent_stream():
+    """Sees a measurement batch that is the gradient batch."""
+    drawn = [AT(t) for t in range(5)]
+    assert [rows_of(batch) for batch in drawn] != [np.asarray(b.measure)[:, 0].astype(int).tolist() for b in drawn]
+    assert sorted(np.concatenate([b.measure[:, 0] for b in drawn])) == sorted([*range(10)] * 2)
+
+
+def test_whole_data_set_as_a_batch():
+    """Sees full-batch training on a shuffled or repeated data set."""
+    assert rows_of(Batches(*DATA).at(3)) == list(range(10))
