@@ -106,7 +106,20 @@ def mutate(source: Path, name: str) -> None:
 def first_failure(source: Path) -> str | None:
     """The first test that fails on this source, or None where all pass."""
     environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-    options = ["-x", "-q", "-n", "2", "--dist", "loadfile", "-m", "not long", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+    options = [
+        "-x",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "-m",
+        "not long",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        "--tb=no",
+    ]
     for tests in STAGES:
         command = [sys.executable, "-m", "pytest", *options, *tests]
         result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -71,7 +71,7 @@ def test_methods_fit_80_columns_and_lose_no_word() -> None:
     assert "\x1b" not in run.stdout
     names = {line.split()[0] for line in lines if line[:1].strip()}
     assert names >= METHODS.keys()
-    assert all(f"{alias} = {name}" in run.stdout for alias, name in ALIASES.items())
+    assert all(f"{alias} is {name}" in run.stdout for alias, name in ALIASES.items())
     # Words may be broken over lines but never cut off.
     letters = sorted("".join(run.stdout.split()))
     for method in METHODS.values():

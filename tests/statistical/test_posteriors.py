@@ -149,7 +149,8 @@ def test_samplers_reach_conjugate_posteriors(method, replicas, tolerance):
 
 
 @pytest.mark.parametrize("method", [
-    "w-svgd", "fw-svgd-s",
+    "w-svgd",
+    pytest.param("fw-svgd-s", marks=pytest.mark.long),
     pytest.param("sgld", marks=pytest.mark.long), pytest.param("psgld", marks=pytest.mark.long),
     pytest.param("fw-svgd-l", marks=pytest.mark.long), pytest.param("hp-svgd", marks=pytest.mark.long),
 ])  # fmt: skip

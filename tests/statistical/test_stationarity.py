@@ -90,6 +90,7 @@ def test_exact_functional_repulsion_leaves_the_normal_alone():
     check_normal(*measure(rules.fw_svgd(rbf(0.5), rules.exact(1.0), rules.cholesky()), 3300))
 
 
+@pytest.mark.long
 def test_product_kernel_leaves_the_normal_alone():
     """Sees a term missing from the product rule, and the local pull-back. A smaller step for the narrower kernel."""
     rule = rules.hp_svgd(rbf(1.0), rbf(0.5), rules.exact(1.0), rules.cholesky())
@@ -104,6 +105,7 @@ def test_local_functional_repulsion_does_not():
     chains.check("E w^2", (value[1], error[1]), 0.708, 0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("repulsion", "expected"), [(rules.exact(1.0), 1.066), (rules.local(), 0.774)])
 def test_h_svgd_is_recorded_not_invariant(repulsion, expected):
     """h-SVGD does not claim the posterior; its bias is part of the specification's table."""
