@@ -28,7 +28,7 @@ test: $(STAMP)  ## all tests but the long ones, and the examples in docstrings
 	$(BIN)/python -m pytest --doctest-modules src
 
 test-long: $(STAMP)  ## the tests marked long
-	$(BIN)/python -m pytest -m long tests
+	$(BIN)/python -m pytest -n 2 --dist load -m long -rA --no-header tests
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

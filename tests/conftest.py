@@ -8,15 +8,8 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 os.environ["MPLBACKEND"] = "Agg"
 
-from pathlib import Path
-
 import jax
 from jaxtyping import install_import_hook
-
-# What one worker, one run or one planted bug has compiled, the next need not compile again.
-jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 jax.config.update("jax_enable_x64", True)  # exact identities are checked to 1e-10; float32 tests cast
 jax.config.update("jax_numpy_dtype_promotion", "strict")

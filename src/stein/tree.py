@@ -109,8 +109,12 @@ def normal(key: Key, ids: Int[Array, " n"], like: Particles) -> Particles:
 def normal_like(key: Key, like: Weights) -> Weights:
     """Standard normal draws with the shapes and types of one network's weights."""
     leaves, structure = jax.tree.flatten(like)
-    keys = jax.random.split(key, len(leaves))
-    draws = [jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves, strict=True)]
+    # One draw for all leaves: the generator is long to compile, and a ResNet has 64 of them.
+    flat = jax.random.normal(key, (sum(leaf.size for leaf in leaves),), jnp.result_type(*leaves))
+    draws, used = [], 0
+    for leaf in leaves:
+        draws.append(flat[used : used + leaf.size].reshape(leaf.shape).astype(leaf.dtype))
+        used += leaf.size
     return jax.tree.unflatten(structure, draws)
 
 

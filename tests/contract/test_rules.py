@@ -172,7 +172,14 @@ def test_float32_stays_float32_and_agrees_with_float64(name, noisy):
         close(moved.particles, step(wide, batch())[0].particles, 2e-3)
 
 
-@pytest.mark.parametrize(("name", "noisy"), CASES)
+@pytest.mark.parametrize(
+    ("name", "noisy"),
+    [
+        # Compiled for four devices, the exact repulsion with its noise takes seconds for each rule; one stands for all.
+        pytest.param(*case, marks=[pytest.mark.long] if case in [("h-svgd-l", True), ("hp-svgd", True)] else [])
+        for case in CASES
+    ],
+)
 def test_particles_over_four_devices(name, noisy):
     """The same numbers with the particle axis sharded. Sees draws that depend on the device."""
     algo, step = compiled(name, noisy)
