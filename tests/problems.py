@@ -1,14 +1,12 @@
 """Small problems that several test files share: a network that both JAX and the NumPy twin know, and its data."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stein import tree
 from stein.types import Model
 from twin import Network
-
-FAST = {"xla_backend_optimization_level": 0}
-"""For jit: what tests compile runs a few times only."""
 
 
 def tanh_model(net: Network) -> Model:
@@ -45,6 +43,12 @@ def relative_error(value, truth) -> float:
     value, truth = np.asarray(value), np.asarray(truth)
     assert value.shape == truth.shape, f"{value.shape} is not {truth.shape}"
     return float(np.max(np.abs(value - truth)) / np.max(np.abs(truth)))
+
+
+def close(a, b, tolerance):
+    """All leaves of two trees agree, relatively or absolutely."""
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=tolerance, atol=tolerance)
 
 
 def central_difference(function, x: np.ndarray, width: float = 1e-5) -> np.ndarray:

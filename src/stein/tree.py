@@ -11,11 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 from stein.types import Key, Particles, Weights
 
 
-def count(x: Particles) -> int:
-    """Number of particles n."""
-    return jax.tree.leaves(x)[0].shape[0]
-
-
 def dtype(x: Particles) -> jnp.dtype:
     """Floating-point type of the leaves."""
     return jnp.result_type(*jax.tree.leaves(x))

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from problems import close
 from stein import functional_priors, kernels, likelihoods, priors, rules, schedules, steps, train, tree
 from stein.data import Batches
 from stein.ensembles import build, ensemble
@@ -83,11 +84,6 @@ def permuted(state, order):
     """The same ensemble with its members in another order."""
     n = len(order)
     return jax.tree.map(lambda leaf: leaf[order] if leaf.ndim and leaf.shape[0] == n else leaf, state)
-
-
-def close(a, b, tolerance):
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=tolerance, atol=tolerance)
 
 
 def differs(a, b):

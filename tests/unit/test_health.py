@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from problems import close
 from stein import data, likelihoods, models, priors, rules, steps, targets, train
 from stein.ensembles import build, ensemble
 from stein.types import Batch, Model
@@ -48,11 +49,6 @@ def with_value(state, rows, value):
 def without(state, rows):
     keep = np.setdiff1d(np.arange(N), rows)
     return jax.tree.map(lambda leaf: leaf[keep] if leaf.ndim and leaf.shape[0] == N else leaf, state)
-
-
-def close(a, b, tolerance):
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 1e200])

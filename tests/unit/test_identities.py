@@ -11,7 +11,7 @@ import scipy.stats
 
 import stein
 import twin
-from problems import FAST, central_difference, flatten, relative_error, tanh_model, unflatten
+from problems import central_difference, flatten, relative_error, tanh_model, unflatten
 from stein import functional_priors, kernels, likelihoods, priors, rules, scores, steps, targets, tree
 from stein.rules import functional
 from stein.types import Batch, Model
@@ -23,8 +23,8 @@ NETWORK = twin.Network(2, 3, 2)
 CENTRED = likelihoods.categorical(center_logits=True)
 LIKELIHOODS = {"outputs": likelihoods.gaussian(0.7), "probabilities": likelihoods.categorical(), "centred": CENTRED}
 GP = functional_priors.gaussian_process(lambda a, b: jnp.exp(-jnp.abs(a @ b.T)) + jnp.eye(len(a)))
-EXACT = jax.jit(rules.exact(energy=1.0), compiler_options=FAST)
-LOCAL = jax.jit(rules.local(), compiler_options=FAST)
+EXACT = jax.jit(rules.exact(energy=1.0))
+LOCAL = jax.jit(rules.local())
 
 
 @functools.cache
@@ -32,7 +32,7 @@ def make_look(likelihood):
     """The compiled view of a target, one for all tests."""
     model = tanh_model(NETWORK)
     target = targets.posterior(model, LIKELIHOODS[likelihood], priors.normal(1.3), 9, functional_prior=GP)
-    return jax.jit(target.view, static_argnums=(6, 7), compiler_options=FAST)
+    return jax.jit(target.view, static_argnums=(6, 7))
 
 
 def make_view(W, likelihood="outputs", points=4, functional=False):
@@ -212,7 +212,7 @@ def test_linear_model_makes_all_forms_equal():
         "w": rules.w_svgd(kernels.from_function(metric)),
     }
 
-    @functools.partial(jax.jit, compiler_options=FAST)
+    @functools.partial(jax.jit)
     def drifts_of(particles):
         alive, drive = jnp.ones(n, bool), jnp.asarray(0.6)
         view = target.view(KEY, particles, Batch(A, y), jnp.arange(n), alive, drive, "outputs", True)
@@ -234,7 +234,7 @@ def test_hidden_units_of_the_others():
         U, V = NETWORK.layers(W[j])
         permuted[j] = np.concatenate([U[order].ravel(), V[:, [*order, 3]].ravel()])
 
-    @functools.partial(jax.jit, compiler_options=FAST)
+    @functools.partial(jax.jit)
     def forces_of(view):
         gram, _ = functional.on_functions(kernels.rbf(), view, ())
         on_functions = {"f": rules.f_svgd(), "kde": rules.fwgd(rules.kde()), "ssge": rules.fwgd(rules.ssge())}
@@ -276,7 +276,7 @@ def forces_of_one():
             forces[name, stochastic], _ = rule.force(KEY, views[rule.space, rule.functional], rule.memory)
         return forces
 
-    return jax.jit(compute, compiler_options=FAST)(views_of_one())
+    return jax.jit(compute)(views_of_one())
 
 
 @pytest.mark.parametrize(("name", "stochastic"), ONE)
@@ -337,7 +337,7 @@ def test_ssge_of_a_normal():
     """
     samples = jnp.asarray(scipy.stats.norm.ppf((np.arange(200) + 0.5) / 200))[:, None]
     x = jnp.linspace(-1.5, 1.5, 31)[:, None]
-    score = jax.jit(scores.ssge, static_argnames="energy", compiler_options=FAST)(samples, x, energy=0.99)
+    score = jax.jit(scores.ssge, static_argnames="energy")(samples, x, energy=0.99)
     assert float(jnp.max(jnp.abs(score + x))) < 0.3
 
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import twin
-from problems import FAST, by_layer, flatten, relative_error, tanh_model, unflatten
+from problems import by_layer, flatten, relative_error, tanh_model, unflatten
 from stein import ensembles, functional_priors, kernels, likelihoods, priors, rules, schedules, steps, targets, tree
 from stein.types import Batch
 
@@ -76,7 +76,7 @@ def make_target(likelihood: str, **options) -> targets.Target:
 
 def with_compiled_view(target: targets.Target) -> targets.Target:
     """The rest of a step is cheaper without a compiler."""
-    return target._replace(view=jax.jit(target.view, static_argnums=(6, 7), compiler_options=FAST))
+    return target._replace(view=jax.jit(target.view, static_argnums=(6, 7)))
 
 
 @functools.cache
@@ -133,7 +133,7 @@ def compare(case, algorithm, method, step, measurement=lambda state, x: {}, meas
     reference = twin.Algorithm(method, case.problem, case.W, step, t=FIRST_STEP, **options)
     state = algorithm.init(jax.random.key(5), case.n, weights=unflatten(NETWORK, case.W))
     state = state._replace(step=jnp.asarray(FIRST_STEP, jnp.int32))
-    advance = jax.jit(algorithm.step, compiler_options=FAST) if compiled else algorithm.step
+    advance = jax.jit(algorithm.step) if compiled else algorithm.step
     for t, (x, y) in enumerate(case.batches):
         before = reference.W
         expected = reference.advance((x, y), standard_normals(method, state), **measurement(state, x)) - before
