@@ -24,6 +24,9 @@ CASES = [(name, False) for name in rules.METHODS] + [
     if method.stochastic == "optional" and not name.endswith("-s")
 ]
 NOISY = [(name, noisy) for name, noisy in CASES if noisy or rules.METHODS[name].stochastic == "always"]
+# One case for each kind of machinery; the rest of what compiles for seconds is left to `make test-long`.
+KINDS = [("de", False), ("psgld", False), ("w-svgd", True), ("f-svgd", False), ("fw-svgd-l", True), ("sge-wgd", False)]
+KINDS_FIRST = [pytest.param(*case, marks=() if case in KINDS else pytest.mark.long) for case in CASES]
 NUM_DATA, N = 30, 4
 
 
@@ -95,19 +98,19 @@ def differs(a, b):
 
 def noise_map(rule, state, monkeypatch):
     """The rule's noise as a matrix on the particle index: column j is what a unit draw of particle j does."""
-    one = jnp.ones(())
-    columns = []
-    for j in np.asarray(state.ids):
 
-        def unit(key, ids, like, j=j):
+    @jax.jit
+    def column(j):
+        def unit(key, ids, like):
             return tree.rows((ids == j).astype(jnp.float64), jax.tree.map(jnp.ones_like, like))
 
         monkeypatch.setattr(tree, "normal", unit)
         view = target().view(
-            jax.random.key(0), state.particles, batch(), state.ids, state.alive, one, rule.space, False
+            jax.random.key(0), state.particles, batch(), state.ids, state.alive, jnp.ones(()), rule.space, False
         )
-        columns.append(np.asarray(rule.force(jax.random.key(1), view, rule.memory)[0].noise["gain"]))
-    return np.stack(columns, axis=1)
+        return rule.force(jax.random.key(1), view, rule.memory)[0].noise["gain"]
+
+    return np.stack([column(j) for j in state.ids], axis=1)
 
 
 ORDER = np.array([2, 0, 3, 1])
@@ -134,17 +137,25 @@ def test_order_of_members_does_not_matter_to_the_noise(name, noisy, monkeypatch)
 
 
 @pytest.mark.parametrize(("name", "noisy"), CASES)
-def test_jitted_eager_and_vmapped_agree_without_recompiling(name, noisy):
+def test_jitted_and_eager_agree_without_recompiling(name, noisy):
     """Sees Python control flow on traced values, hidden state, and types that drift from step to step."""
+    algo, step = compiled(name, noisy)
+    state = algo.init(jax.random.key(0), N)
+    jitted, _ = step(state, batch())
+    compilations = step._cache_size()
+    step(jitted, batch())
+    assert step._cache_size() == compilations
+
+    eager, _ = algo.step(state, batch())
+    close(eager.particles, jitted.particles, 1e-9)
+
+
+@pytest.mark.parametrize(("name", "noisy"), KINDS_FIRST)
+def test_vmapped_over_seeds_is_each_seed(name, noisy):
+    """Sees a reduction over the wrong axis, and a branch that all seeds take together."""
     algo, step = compiled(name, noisy)
     states = [algo.init(jax.random.key(seed), N) for seed in (0, 1)]
     jitted = [step(state, batch())[0] for state in states]
-    step(jitted[0], batch())
-    assert step._cache_size() == 1
-
-    eager, _ = algo.step(states[0], batch())
-    close(eager.particles, jitted[0].particles, 1e-9)
-
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     vmapped, _ = jax.jit(jax.vmap(algo.step, (0, None)))(stacked, batch())
     for i in (0, 1):
@@ -168,14 +179,7 @@ def test_float32_stays_float32_and_agrees_with_float64(name, noisy):
         close(moved.particles, step(wide, batch())[0].particles, 2e-3)
 
 
-@pytest.mark.parametrize(
-    ("name", "noisy"),
-    [
-        # Compiled for four devices, the exact repulsion with its noise takes seconds for each rule; one stands for all.
-        pytest.param(*case, marks=[pytest.mark.long] if case in [("h-svgd-l", True), ("hp-svgd", True)] else [])
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize(("name", "noisy"), KINDS_FIRST)
 def test_particles_over_four_devices(name, noisy):
     """The same numbers with the particle axis sharded. Sees draws that depend on the device."""
     algo, step = compiled(name, noisy)
@@ -262,7 +266,7 @@ def test_every_option_of_a_rule_changes_it(name):
         assert differs(moved, usual), f"{name}: {option} does nothing"
 
 
-def moved_by(algo, number=3):
+def moved_by(algo, number=2):
     return steps_from(algo.step, algo.init(jax.random.key(0), N), number).particles
 
 

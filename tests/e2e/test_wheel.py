@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long  # installs half a gigabyte
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -132,7 +132,7 @@ def sample(method, problems, replicas, duration):
 
 
 @pytest.mark.parametrize(("method", "replicas", "tolerance"), [
-    ("w-svgd", 800, 0.03), ("fw-svgd-l", 800, 0.03),
+    ("w-svgd", 800, 0.03), pytest.param("fw-svgd-l", 800, 0.03, marks=pytest.mark.long),
     # The stationary laws of SGLD and pSGLD are tested exactly, in test_variance_law.
     pytest.param("sgld", 380, 0.05, marks=pytest.mark.long), pytest.param("psgld", 380, 0.05, marks=pytest.mark.long),
     pytest.param("hp-svgd", 380, 0.05, marks=pytest.mark.long),
@@ -195,7 +195,7 @@ def descend(rule, problems, particles, **options):
 
 
 CASES = [(method, GAUSSIAN) for method in DETERMINISTIC] + [(method, LOGISTIC) for method in DETERMINISTIC]
-LONG = [("ssge-wgd", GAUSSIAN), *CASES[len(DETERMINISTIC) :]]
+LONG = [("sge-wgd", GAUSSIAN), ("blob", GAUSSIAN), *CASES[len(DETERMINISTIC) :]]
 
 
 def check_particles(label, w, mean, covariance, sd_ratios, corr_error):

@@ -73,7 +73,7 @@ def test_crash_and_hang_fail_one_canary_and_the_rest_still_run(
 
 
 def test_command_exits_1_and_names_the_fix(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    spoiled = [canary(one_value_wrong) for canary in doctor.CANARIES]
+    spoiled = [doctor.Check(canary.__name__, False, "off by one") for canary in doctor.CANARIES]
     monkeypatch.setattr(doctor, "examine", lambda: spoiled)
     assert cli.main(["doctor"]) == 1
     out, err = capsys.readouterr()

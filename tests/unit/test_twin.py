@@ -176,7 +176,10 @@ def test_every_kernel_meets_every_size():
         assert {row[2] for row in rows if row[0] == name} == tasks
 
 
-@pytest.mark.parametrize(("name", "stochastic", "task", "kernel", "size", "index"), variants())
+@pytest.mark.parametrize(
+    ("name", "stochastic", "task", "kernel", "size", "index"),
+    [pytest.param(*row, marks=pytest.mark.long if i % 3 == 2 else ()) for i, row in enumerate(variants())],
+)
 def test_three_steps(name, stochastic, task, kernel, size, index):
     """Sees a missing 1/n, N/B, gamma or T; a flipped repulsion; a wrong Jacobian, bandwidth or root; lost state."""
     likelihood = ("gaussian", "heteroscedastic", "gaussian")[index] if task == "regression" else "categorical"
