@@ -11,7 +11,17 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional
+
+Overrides = Annotated[
+    tuple[tuple[str, ...], ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(name="set", metavar="SECTION.KEY=VALUE ..."),
+]
+Threads = Annotated[int | None, tyro.conf.arg(metavar="N")]
 
 DESCRIPTION = """Stein variational neural-network ensembles: members that talk to each other.
 `stein --version` prints the version; `--debug` with a command shows tracebacks."""
@@ -117,15 +127,108 @@ def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 10_000) -> None:
     print(f"figure: {out / 'regression.png'}: look at the gap between the two clouds of points, where nothing was seen")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"methods": methods, "doctor": doctor, "demo": demo}
+def train(
+    config: Positional[pathlib.Path],
+    *,
+    method: Annotated[str | None, tyro.conf.arg(metavar="METHOD")] = None,
+    stochastic: bool = False,
+    overrides: Overrides = (),
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    threads: Threads = None,
+    cache: bool = True,
+    quiet: bool = False,
+) -> None:
+    """Train an ensemble as a config file says, into a directory that can be resumed.
+
+    Ctrl-C ends the run at the next pause with a checkpoint; a second one ends it at once.
+
+    Args:
+        config: a TOML file; `stein config init` writes one with every key explained.
+        method: instead of method.name of the config; `stein methods` lists them.
+        stochastic: add the noise that makes the method a sampler.
+        overrides: other keys, as train.steps=2000 data.file=houses.csv.
+        out: directory of the run; runs/CONFIG-METHOD unless given.
+        threads: CPU threads; all there are unless given. The same number gives the same bytes.
+        cache: keep compiled programs in the user's cache directory, so that the next run starts faster.
+        quiet: no progress bar.
+    """
+    from stein.experiments import config as configs
+
+    pairs = [pair for group in overrides for pair in group]
+    chosen = configs.load(config, pairs, method, stochastic or None)
+    folder = out or _free_name(pathlib.Path("runs") / _run_name(config.stem, chosen))
+    _train_in(folder, True, lambda run, *how: run.start(chosen, folder, *how), threads, cache, quiet)
+
+
+def resume(
+    folder: Positional[pathlib.Path], *, threads: Threads = None, cache: bool = True, quiet: bool = False
+) -> None:
+    """Go on with a run that was stopped or killed, from its last good checkpoint.
+
+    Args:
+        folder: the directory of the run.
+        threads: CPU threads; as many as the run had before unless given.
+        cache: keep compiled programs in the user's cache directory.
+        quiet: no progress bar.
+    """
+    from stein.experiments import folder as folders
+
+    folders.check_is_run(folder)
+    if folders.is_finished(folder):
+        print(f"{folder} is finished: there is nothing to resume; its numbers are in {folder / 'metrics.json'}")
+        return
+    before = threads or folders.threads(folder)
+    _train_in(folder, False, lambda run, *how: run.resume(folder, *how), before, cache, quiet)
+
+
+def status(folders: Positional[tuple[pathlib.Path, ...]], *, json: bool = False) -> None:
+    """Show how far runs are: method, step, speed, time left, members alive, last metrics.
+
+    Args:
+        folders: directories of runs, or directories that hold some (as runs/).
+        json: print a JSON list instead of a table.
+    """
+    from stein.experiments import status as states
+
+    found = states.survey(folders)
+    if json:
+        print(json_module.dumps(found, indent=2))
+    else:
+        _show(states.table(found))
+
+
+def config(action: Positional[Literal["init"]], path: Positional[pathlib.Path] = pathlib.Path("stein.toml")) -> None:
+    """Write a config file with every key, its default and its meaning.
+
+    Args:
+        action: init.
+        path: the file; one that is there is never overwritten.
+    """
+    from stein.experiments import config as configs
+
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(configs.template())
+    print(f"wrote {path}; edit it, then: stein train {path}")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "methods": methods,
+    "doctor": doctor,
+    "demo": demo,
+    "config": config,
+    "train": train,
+    "resume": resume,
+    "status": status,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
-    if sys.stdout is None:  # started with `>&-`; the replacement stays open as long as the process
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    for name in ("stdout", "stderr"):  # None if started with `>&-`; the replacement stays open as long as the process
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an ASCII terminal loses a Greek letter, not the command
     code = _guarded([argument for argument in arguments if argument != "--debug"], debug)
@@ -149,8 +252,9 @@ def _guarded(arguments: list[str], debug: bool) -> int:
         if isinstance(error, KeyboardInterrupt):
             message, code = "interrupted", 130
         else:
-            message, code = " ".join(str(error).split()), 2 if isinstance(error, _BAD_INPUT) else 1
-        if not isinstance(error, (ValueError, OSError, RuntimeError, KeyboardInterrupt)):
+            usual = 2 if isinstance(error, _BAD_INPUT) else 1
+            message, code = " ".join(str(error).split()), getattr(error, "exit_code", usual)
+        if not isinstance(error, (ValueError, OSError, RuntimeError, ImportError, KeyboardInterrupt)):
             message = f"{type(error).__name__}: {message}; --debug shows where"
         print(f"error: {message}", file=sys.stderr)
         return code
@@ -159,8 +263,6 @@ def _guarded(arguments: list[str], debug: bool) -> int:
 
 def _parse(arguments: list[str]) -> Callable[[], Any]:
     """The command that the arguments ask for, ready to be called; ValueError when they ask for none."""
-    import tyro
-
     if arguments == ["--version"]:
         from stein import __version__
 
@@ -183,7 +285,15 @@ def _parse(arguments: list[str]) -> Callable[[], Any]:
     except SystemExit as stop:
         if stop.code:
             raise ValueError(_unboxed(err.getvalue())) from None
-        return functools.partial(print, out.getvalue(), end="")
+        return functools.partial(_help, arguments, out.getvalue())
+
+
+def _help(arguments: list[str], text: str) -> None:
+    print(text, end="")
+    if arguments[:1] == ["train"]:
+        from stein.experiments import config as configs
+
+        _show(configs.describe())
 
 
 def _deferred(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
@@ -200,6 +310,49 @@ def _unboxed(text: str) -> str:
     """The sentences of an error as tyro draws it: a title and paragraphs between ruled lines."""
     _title, *paragraphs = re.split(r"-{4,}", " ".join(text.split()))
     return "; ".join(paragraph.strip(" .") for paragraph in paragraphs)
+
+
+def _train_in(
+    folder: pathlib.Path, new: bool, work: Callable[..., None], threads: int | None, cache: bool, quiet: bool
+) -> None:
+    """Train or go on, with the run locked and signals heard from the first moment, and say how it ended."""
+    from stein.experiments import folder as folders
+    from stein.experiments import signals
+
+    if threads is not None:
+        if threads < 1:
+            raise ValueError(f"--threads = {threads}: must be at least 1")
+        os.environ["NPROC"] = str(threads)  # read by XLA when it makes its thread pool
+    # XLA takes its own tuning flags for features of the processor, and shouts when it finds them in its cache.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+    def warn(message: str) -> None:
+        with contextlib.suppress(OSError):  # nobody listens: no reason to stop training
+            print(f"warning: {message}", file=sys.stderr)
+
+    with folders.claimed(folder, new), signals.requests() as requests:
+        with _status("Importing JAX"):
+            from stein.experiments import run
+        if cache:
+            run.use_compilation_cache()
+        work(run, requests, not quiet, warn)
+    numbers = json_module.loads((folder / "metrics.json").read_bytes())
+    shown = {name: value for name, value in numbers.items() if name.startswith("test_")}
+    results = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
+    print(
+        f"{folder}: {numbers['steps']} steps of {numbers['method']} done, {numbers['alive']} members alive  {results}"
+    )
+    print(f"the ensemble is in {folder / 'ensemble.safetensors'}, about it: {folder / 'card.md'}")
+
+
+def _run_name(stem: str, config: Any) -> str:
+    return f"{stem}-{config.method.name}" + ("-stochastic" if config.method.stochastic else "")
+
+
+def _free_name(path: pathlib.Path) -> pathlib.Path:
+    """The path itself, or with the first number that makes it new."""
+    names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in range(1, 10**6))
+    return next(name for name in names if not name.exists())
 
 
 def _show(renderable: Any) -> None:

@@ -150,7 +150,7 @@ def facts() -> dict[str, str]:
     return found | {
         "platform": platform.platform(),
         "devices": ", ".join(f"{count} x {kind}" for kind, count in kinds.items()),
-        "CPU threads": str(len(affinity(0)) if affinity else os.cpu_count()),
+        "CPU threads": os.environ.get("NPROC") or str(len(affinity(0)) if affinity else os.cpu_count()),
         "x64": "on" if jax.config.read("jax_enable_x64") else "off",
     }
 

@@ -10,9 +10,10 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from stein import rules, steps, tree
+from stein.metrics import diagnostics
 from stein.rules import Rule
 from stein.schedules import Schedule, as_schedule, constant
-from stein.targets import Target
+from stein.targets import Target, View
 from stein.types import Batch, Key, Particles
 
 
@@ -39,11 +40,13 @@ class Info(NamedTuple):
 class Algorithm(NamedTuple):
     """``init(key, num_particles) -> State`` and ``step(state, batch) -> (State, Info)``, both pure.
 
-    ``on_nan`` is the policy for dead particles, for those who run the loop.
+    ``diagnose(state, batch)`` says in numbers how the members get on with each other (:func:`diagnose`), at the cost of
+    a step or two. ``on_nan`` is the policy for dead particles, for those who run the loop.
     """
 
     init: Callable[..., State]
     step: Callable[[State, Batch | None], tuple[State, Info]]
+    diagnose: Callable[[State, Batch | None], dict[str, Float[Array, ""]]]
     target: Target
     on_nan: str
 
@@ -101,11 +104,18 @@ def ensemble(
             tree.healthy(particles),
         )
 
-    def advance(state: State, batch: Batch | None) -> tuple[State, Info]:
+    def look(state: State, batch: Batch | None) -> tuple[View, rules.Force, Any, Key]:
         key_view, key_rule, key_fresh = jax.random.split(jax.random.fold_in(state.key, state.step), 3)
         drive = anneal(state.step) / temperature
         view = target.view(key_view, state.particles, batch, state.ids, state.alive, drive, rule.space, rule.functional)
-        force, memory = rule.force(key_rule, view, state.memory)
+        return view, *rule.force(key_rule, view, state.memory), key_fresh
+
+    def examine(state: State, batch: Batch | None) -> dict[str, Float[Array, ""]]:
+        view, force, _, _ = look(state, batch)
+        return diagnose(view, force, anneal(state.step) / temperature)
+
+    def advance(state: State, batch: Batch | None) -> tuple[State, Info]:
+        view, force, memory, key_fresh = look(state, batch)
         move = steps.Move(force.drift, force.noise, view.loglik_w, view.alive, state.step)
         particles, opt_state, alive = step.update(state.particles, state.opt_state, move)
         info = Info(view.log_likelihood, view.log_prior, alive)
@@ -119,7 +129,29 @@ def ensemble(
             moved = moved._replace(particles=particles, opt_state=opt_state, alive=jnp.ones_like(alive))
         return moved, info
 
-    return Algorithm(init, advance, target, on_nan)
+    return Algorithm(init, advance, examine, target, on_nan)
+
+
+def diagnose(view: View, force: rules.Force, drive: Float[Array, ""]) -> dict[str, Float[Array, ""]]:
+    """How the members get on with each other.
+
+    ``bandwidth_*``, ``row_sum_*`` (mean of a kernel row) and ``similarity_*`` (mean kernel value of two different
+    members) for each kernel, which compares ``weights`` or ``functions``; ``force_ratio``, the norm of the repulsion
+    over that of the rest of the drift; ``effective_rank`` of the members' functions; and the ``stein_discrepancy`` from
+    the target, on this minibatch and without annealing.
+    """
+    found: dict[str, Float[Array, ""]] = {}
+    for space, gram in force.grams.items():
+        found |= {f"{name}_{space}": value for name, value in diagnostics.kernel(gram.matrix, view.alive).items()}
+        for bandwidth in jax.tree.leaves(gram.bandwidth)[:1]:
+            found[f"bandwidth_{space}"] = bandwidth
+    if force.repulsion is not None:
+        rest = tree.add(force.drift, tree.scale(-1.0, force.repulsion))
+        found["force_ratio"] = diagnostics.norm(force.repulsion) / diagnostics.norm(rest)
+    found["effective_rank"] = diagnostics.effective_rank(view.features, view.alive)
+    score = tree.scale(1 / drive, view.score_w)
+    found["stein_discrepancy"] = diagnostics.stein_discrepancy(view.weights, score, view.alive)
+    return found
 
 
 def build(

@@ -40,7 +40,7 @@ def collect(
         batches,
         draws * thin,
         chunk=thin,
-        after_chunk=lambda state, info: kept.append(state),
+        hooks=[lambda moment: kept.append(moment.state)],
     )
     particles, alive = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[(s.particles, s.alive) for s in kept])
     return kept[-1], Samples(particles, alive)

@@ -1,8 +1,8 @@
 """The loop: jitted chunks of steps, and what happens between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,6 +15,32 @@ class ParticlesDiedError(RuntimeError):
     """Too many particles are not finite; the message says at which step and which."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during training. ``state`` is that of the last whole chunk, from which :func:`run` goes on."""
+
+    def __init__(self, state: State):
+        super().__init__(f"training stopped at step {int(state.step)}; `.state` of this exception goes on from there")
+        self.state = state
+
+
+class Moment(NamedTuple):
+    """What a hook sees between two chunks.
+
+    ``last_step`` is where the run is going to end. Hooks are called in order, and what one adds to ``metrics``, the
+    numbers that the run reports at this step, the later ones find there.
+    """
+
+    state: State
+    info: Info  # of every step of the chunk: a leading step axis
+    step: int
+    last_step: int
+    metrics: dict[str, Any]
+
+
+Hook = Callable[[Moment], bool | None]
+"""Called between chunks; ``True`` ends the run. :mod:`stein.hooks` has the usual ones."""
+
+
 def run(
     algorithm: Algorithm,
     state: State,
@@ -22,7 +48,7 @@ def run(
     steps: int,
     *,
     chunk: int = 1000,
-    after_chunk: Callable[[State, Info], None] | None = None,
+    hooks: Iterable[Hook] = (),
     min_alive: float = 0.5,
 ) -> tuple[State, Info]:
     """Train for ``steps`` steps from wherever ``state`` is.
@@ -30,33 +56,58 @@ def run(
     Args:
         batches: the data; ``None`` for a target without any (:func:`stein.density`).
         chunk: steps in one jitted scan.
-        after_chunk: called on the host with the state and the chunk's infos (a leading step axis).
+        hooks: called between chunks, in order: progress, logs, checkpoints, evaluation (see :mod:`stein.hooks`).
         min_alive: stop with :class:`ParticlesDiedError` when a smaller fraction of the particles is finite.
 
     Returns:
-        The last state and the infos of the last chunk.
+        The last state and the infos of the last chunk. ``state`` itself stays as it was.
+
+    Raises:
+        Interrupted: on Ctrl-C, with the last whole state.
     """
     if steps < 1:
         raise ValueError(f"steps = {steps}: must be at least 1")
+    if chunk < 1:
+        raise ValueError(f"chunk = {chunk}: must be at least 1")
     if batches is not None:
         algorithm.target.check(batches.x, batches.y)
-    for done in range(0, steps, chunk):
-        state, info = _advance(algorithm.step, state, batches, min(chunk, steps - done))
-        _check_alive(algorithm, state, info, min_alive)
-        if after_chunk is not None:
-            after_chunk(state, info)
+    hooks = tuple(hooks)
+    step, last_step = int(state.step), int(state.step) + steps
+    try:
+        while step < last_step:
+            length = min(chunk, last_step - step)
+            cursor = None if batches is None else batches.cursor(step)
+            advanced, info = _advance(algorithm.step, state, batches, cursor, length)
+            _check_alive(algorithm, advanced, info, min_alive)
+            state, step = advanced, step + length
+            moment = Moment(state, info, step, last_step, _summary(info))
+            answers = [hook(moment) for hook in hooks]
+            if any(answers):
+                break
+    except KeyboardInterrupt:
+        raise Interrupted(state) from None
     return state, info
 
 
-@partial(jax.jit, static_argnums=(0, 3))
-def _advance(step: Callable, state: State, batches: Batches | None, length: int) -> tuple[State, Info]:
+@partial(jax.jit, static_argnums=(0, 4))
+def _advance(step: Callable, state: State, batches: Batches | None, cursor: Any, length: int) -> tuple[State, Info]:
     """``length`` steps in one scan; compiled once for an algorithm, the shapes of its data and a length."""
-    rows = None if batches is None else batches.indices(state.step, length)
+    rows = None if batches is None else batches.indices(cursor, length)
 
     def one(state: State, rows: Any) -> tuple[State, Info]:
         return step(state, None if batches is None else batches.take(rows))
 
     return jax.lax.scan(one, state, rows, length=length)
+
+
+def _summary(info: Info) -> dict[str, Any]:
+    """Means over the chunk and the members that are alive at its end."""
+    alive = np.asarray(info.alive[-1])
+    return {
+        "log_likelihood": float(np.asarray(info.log_likelihood)[:, alive].mean()),
+        "log_prior": float(np.asarray(info.log_prior)[:, alive].mean()),
+        "alive": int(alive.sum()),
+    }
 
 
 def _check_alive(algorithm: Algorithm, state: State, info: Info, min_alive: float) -> None:

@@ -286,7 +286,7 @@ def rows_of(batch) -> list[int]:
 
 DATA = np.arange(10.0)[:, None], 100 + np.arange(10.0)[:, None]
 BATCHES = Batches(*DATA, size=4, key=jax.random.key(1), independent=True)
-AT, WINDOW = jax.jit(BATCHES.at), jax.jit(lambda start: BATCHES.indices(start, 7))
+AT, WINDOW = jax.jit(BATCHES.at), jax.jit(lambda start: BATCHES.indices(BATCHES.cursor(start), 7))
 
 
 @pytest.mark.parametrize("size", [2, 3, 7, 10])
@@ -322,6 +322,14 @@ def test_windows_agree_with_single_steps(start):
         single = AT(start + t)
         np.testing.assert_array_equal(chunked.x, single.x)
         np.testing.assert_array_equal(chunked.measure, single.measure)
+
+
+def test_a_step_beyond_two_to_the_31_points_is_still_its_own():
+    """Sees a position in the stream that wraps around in 32 bits."""
+    step = 10**9 + 3  # 4e9 points, of which the batch takes two from the end of an epoch and two of the next
+    epoch, place = divmod(4 * step, 10)
+    orders = [jax.random.permutation(jax.random.fold_in(jax.random.key(1), e), 10) for e in (epoch, epoch + 1)]
+    assert rows_of(BATCHES.at(step)) == np.concatenate(orders)[place : place + 4].tolist()
 
 
 def test_independent_stream():

@@ -13,7 +13,9 @@ ROWS = """
 9   cli
 8   sklearn experiments report
 7   evaluate
+6.2 hooks
 6   train sharding checkpoint predict samples doctor
+5.5 durable
 5   ensembles hmc
 4   rules steps
 3   targets

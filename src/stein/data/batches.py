@@ -40,16 +40,20 @@ class Batches:
         """Number of data points N."""
         return self.x.shape[0]
 
-    def indices(self, start: int | Int[Array, ""], steps: int) -> Any:
-        """Rows of the batches of ``steps`` steps from ``start`` on: what a chunk of a scan runs over.
+    def cursor(self, step: Any) -> tuple[Any, Any]:
+        """The epoch in which a step's batch begins, and the place in it; a Python integer cannot overflow here."""
+        return divmod(step * (self.size or self.num_data), self.num_data)
+
+    def indices(self, cursor: tuple[Any, Any], steps: int) -> Any:
+        """Rows of the batches of ``steps`` steps from ``cursor`` on: what a chunk of a scan runs over.
 
         Each epoch's permutation is computed once. Hand the result's slices to :meth:`take`.
         """
-        rows = None if self.size is None else self._stream(self._key, start, steps, self.size)
+        rows = None if self.size is None else self._stream(self._key, cursor, steps, self.size)
         if not self._independent:
             return rows, None
         other = jax.random.fold_in(self._key, 1 << 30)
-        return rows, self._stream(other, start, steps, self.size or self.num_data)
+        return rows, self._stream(other, cursor, steps, self.size or self.num_data)
 
     def take(self, rows: Any) -> Batch:
         """The batch with these row numbers, one slice of :meth:`indices`."""
@@ -59,15 +63,14 @@ class Batches:
 
     def at(self, step: int | Int[Array, ""]) -> Batch:
         """The batch of one step."""
-        return self.take(jax.tree.map(lambda rows: rows[0], self.indices(step, 1)))
+        return self.take(jax.tree.map(lambda rows: rows[0], self.indices(self.cursor(step), 1)))
 
-    def _stream(self, key: Key, start: Any, steps: int, size: int) -> Int[Array, "steps size"]:
-        n = self.num_data
-        position = jnp.asarray(start, jnp.int32) * size + jnp.arange(steps * size, dtype=jnp.int32)
-        first = position[0] // n
-        epochs = jnp.arange(steps * size // n + 2, dtype=jnp.int32)  # as many as a window of this length can touch
-        shuffled = jax.lax.map(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), n), first + epochs)
-        return shuffled[position // n - first, position % n].reshape(steps, size)
+    def _stream(self, key: Key, cursor: tuple[Any, Any], steps: int, size: int) -> Int[Array, "steps size"]:
+        n, (first, place) = self.num_data, cursor
+        position = place + jnp.arange(steps * size, dtype=jnp.int32)
+        epochs = first + jnp.arange(steps * size // n + 2, dtype=jnp.int32)  # all that such a window can touch
+        shuffled = jax.lax.map(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), n), epochs)
+        return shuffled[position // n, position % n].reshape(steps, size)
 
     def tree_flatten(self) -> tuple[tuple, tuple]:
         return (self.x, self.y, self._key), (self.size, self._independent)

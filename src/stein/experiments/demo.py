@@ -60,7 +60,7 @@ def run(
             data.Batches(x, y, 64, key_batches),
             steps,
             chunk=min(steps, 250),
-            after_chunk=lambda state, info: progress(method, int(state.step)),
+            hooks=[lambda moment: progress(method, moment.step)],
         )
         f = predict.outputs(model, state.particles, GRID[:, None].astype(x.dtype))
         return np.asarray(f)[np.asarray(state.alive), :, 0]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from stein.kernels import AutodiffGram, Gram
 from stein.targets import View
 from stein.types import Key, Particles
 
@@ -10,10 +11,16 @@ Memory = Any
 
 
 class Force(NamedTuple):
-    """``drift`` is dw/dt; ``noise`` (or ``None``) has covariance 2D, D the rule's diffusion matrix."""
+    """``drift`` is dw/dt; ``noise`` (or ``None``) has covariance 2D, D the rule's diffusion matrix.
+
+    ``repulsion``, the part of the drift that pushes the members apart, and ``grams``, the kernels by what they compare,
+    are for diagnostics; a step does not read them, so that jit does not compute them.
+    """
 
     drift: Particles
     noise: Particles | None = None
+    repulsion: Particles | None = None
+    grams: dict[str, Gram | AutodiffGram] = {}  # noqa: RUF012 - never changed
 
 
 class Rule(NamedTuple):

@@ -7,12 +7,12 @@ noise, the increments are :math:`\epsilon\phi + \sqrt{\epsilon}\,\zeta` with :ma
 import jax
 
 from stein import tree
-from stein.kernels import Kernel, product_rule, rbf
+from stein.kernels import AutodiffGram, Gram, Kernel, product_rule, rbf
 from stein.rules.functional import Repulsion, exact, local, on_functions
 from stein.rules.noise import Noise, driven
 from stein.rules.rule import Force, Memory, Rule
 from stein.targets import View
-from stein.types import Key
+from stein.types import Key, Particles
 
 
 def w_svgd(kernel: Kernel = rbf(), noise: Noise | None = None) -> Rule:
@@ -34,8 +34,9 @@ def w_svgd(kernel: Kernel = rbf(), noise: Noise | None = None) -> Rule:
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         gram, memory = kernel(view.weights, view.alive, memory)
         drive, kicks = driven(noise, key, gram.matrix, view)
-        phi = tree.add(tree.mix(drive, view.score_w), gram.repulsion(view.weights))
-        return Force(tree.scale(1 / view.num_alive(), phi), kicks), memory
+        apart = gram.repulsion(view.weights)
+        phi = tree.add(tree.mix(drive, view.score_w), apart)
+        return _force(view, phi, kicks, apart, weights=gram), memory
 
     return Rule(force, kernel.memory, noisy=noise is not None)
 
@@ -59,8 +60,10 @@ def f_svgd(kernel: Kernel = rbf()) -> Rule:
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         gram, memory = on_functions(kernel, view, memory)
         score = view.score_f + view.lift(view.prior_f)
-        phi = tree.mix(gram.matrix, score) + view.lift(gram.repulsion(view.features))
-        return Force(view.backward(phi / view.num_alive())), memory
+        apart = view.lift(gram.repulsion(view.features))
+        phi = tree.mix(gram.matrix, score) + apart
+        drift, apart = view.backward(phi / view.num_alive()), view.backward(apart / view.num_alive())
+        return Force(drift, None, apart, {"functions": gram}), memory
 
     return Rule(force, kernel.memory, functional=True)
 
@@ -93,8 +96,9 @@ def fw_svgd(
         key_noise, key_probe = jax.random.split(key)
         gram, memory = on_functions(kernel, view, memory)
         drive, kicks = driven(noise, key_noise, gram.matrix, view)
-        phi = tree.add(tree.mix(drive, view.score_w), repulsion(key_probe, gram, view))
-        return Force(tree.scale(1 / view.num_alive(), phi), kicks), memory
+        apart = repulsion(key_probe, gram, view)
+        phi = tree.add(tree.mix(drive, view.score_w), apart)
+        return _force(view, phi, kicks, apart, functions=gram), memory
 
     return Rule(force, kernel.memory, space, noisy=noise is not None)
 
@@ -129,8 +133,9 @@ def h_svgd(
         gram_w, memory_w = drive(view.weights, view.alive, memory[0])
         gram_f, memory_f = on_functions(repel, view, memory[1])
         matrix, kicks = driven(noise, key_noise, gram_w.matrix, view)
-        phi = tree.add(tree.mix(matrix, view.score_w), repulsion(key_probe, gram_f, view))
-        return Force(tree.scale(1 / view.num_alive(), phi), kicks), (memory_w, memory_f)
+        apart = repulsion(key_probe, gram_f, view)
+        phi = tree.add(tree.mix(matrix, view.score_w), apart)
+        return _force(view, phi, kicks, apart, weights=gram_w, functions=gram_f), (memory_w, memory_f)
 
     return Rule(force, (drive.memory, repel.memory), space, noisy=noise is not None)
 
@@ -162,11 +167,15 @@ def hp_svgd(
         gram_f, memory_f = on_functions(kernel_f, view, memory[1])
         in_weights, in_functions = product_rule(gram_w, gram_f)
         matrix, kicks = driven(noise, key_noise, in_weights.matrix, view)
-        phi = tree.add(
-            tree.mix(matrix, view.score_w),
-            in_weights.repulsion(view.weights),
-            repulsion(key_probe, in_functions, view),
-        )
-        return Force(tree.scale(1 / view.num_alive(), phi), kicks), (memory_w, memory_f)
+        apart = tree.add(in_weights.repulsion(view.weights), repulsion(key_probe, in_functions, view))
+        phi = tree.add(tree.mix(matrix, view.score_w), apart)
+        return _force(view, phi, kicks, apart, weights=gram_w, functions=gram_f), (memory_w, memory_f)
 
     return Rule(force, (kernel_w.memory, kernel_f.memory), space, noisy=noise is not None)
+
+
+def _force(
+    view: View, phi: Particles, noise: Particles | None, apart: Particles, **grams: Gram | AutodiffGram
+) -> Force:
+    """The mean over the members j instead of their sum."""
+    return Force(tree.scale(1 / view.num_alive(), phi), noise, tree.scale(1 / view.num_alive(), apart), grams)

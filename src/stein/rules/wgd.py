@@ -65,7 +65,7 @@ def wgd(estimator: Estimator, kernel: Kernel = rbf()) -> Rule:
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         gram, memory = kernel(view.weights, view.alive, memory)
         apart = tree.where(view.alive, estimator(gram, view.weights, view), 0)
-        return Force(tree.add(view.score_w, apart)), memory
+        return Force(tree.add(view.score_w, apart), None, apart, {"weights": gram}), memory
 
     return Rule(force, kernel.memory)
 
@@ -85,7 +85,8 @@ def fwgd(estimator: Estimator, kernel: Kernel = rbf()) -> Rule:
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         gram, memory = on_functions(kernel, view, memory)
         apart = tree.where(view.alive, estimator(gram, view.features, view), 0)
-        return Force(view.backward(view.score_f + view.lift(view.prior_f + apart))), memory
+        drift = view.backward(view.score_f + view.lift(view.prior_f + apart))
+        return Force(drift, None, view.pullback(apart), {"functions": gram}), memory
 
     return Rule(force, kernel.memory, functional=True)
 

@@ -1,0 +1,116 @@
+"""Files that survive a crash: whole or absent, and on the disk before anything else relies on them.
+
+Everything that a run must not lose is written through here. The places where a crash must do no harm have names; with
+``STEIN_FAILPOINT=name:k`` in the environment the process kills itself with SIGKILL when it passes ``name`` for the k-th
+time (``name:k:SIGTERM`` sends another signal), which is how the tests crash it where it hurts most.
+"""
+
+import contextlib
+import io
+import os
+import shutil
+import signal
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+_passed: Counter[str] = Counter()
+
+
+def passing(point: str) -> None:
+    """A named place where the process may die and nothing may break."""
+    wanted = os.environ.get("STEIN_FAILPOINT")
+    if wanted is None:
+        return
+    _passed[point] += 1
+    name, count, *sent = wanted.split(":")
+    if (point, str(_passed[point])) == (name, count):
+        os.kill(os.getpid(), signal.Signals[sent[0] if sent else "SIGKILL"])
+
+
+def write(path: Path, data: bytes) -> None:
+    """A new file, on the disk when this returns."""
+    _write(path, "xb", data, path.name)
+    sync(path)
+    passing(f"{path.name}.synced")
+
+
+def append(path: Path, data: bytes) -> None:
+    """More bytes at the end of a file; on the disk only after :func:`sync`."""
+    _write(path, "ab", data, path.name)
+
+
+def sync(path: Path) -> None:
+    """What is in this file or directory reaches the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """A whole file in place of whatever was there: readers see the old one or the new one."""
+    temporary = path.parent / f".tmp-{os.getpid()}-{uuid.uuid4().hex}-{path.name}"
+    try:
+        _write(temporary, "xb", data, path.name)
+        sync(temporary)
+        passing(f"{path.name}.rename")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+    passing(f"{path.name}.renamed")
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A directory that appears under its name when its contents are complete and on the disk, or not at all.
+
+    Yields the temporary directory to fill (with :func:`write`).
+    """
+    temporary = path.parent / f".tmp-{os.getpid()}-{uuid.uuid4().hex}"
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        sync(temporary)
+        passing("folder.rename")
+        os.rename(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync(path.parent)
+    passing("folder.renamed")
+
+
+def remove(folder: Path) -> None:
+    """Delete a directory; a crash leaves it whole or leaves only a temporary directory."""
+    temporary = folder.parent / f".tmp-{os.getpid()}-{uuid.uuid4().hex}"
+    passing("folder.remove")
+    os.rename(folder, temporary)
+    passing("folder.hidden")
+    shutil.rmtree(temporary)
+    passing("folder.removed")
+
+
+def sweep(folder: Path) -> None:
+    """Delete what crashes left behind. Only for the one writer of the directory."""
+    for leftover in folder.glob(".tmp-*"):
+        shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+
+
+def _write(path: Path, mode: str, data: bytes, name: str) -> None:
+    """In two halves, so that a crash between them leaves a torn file."""
+    passing(f"{name}.open")
+    with io.FileIO(path, mode) as file:
+        _write_all(file, memoryview(data)[: len(data) // 2])
+        passing(f"{name}.half")
+        _write_all(file, memoryview(data)[len(data) // 2 :])
+    passing(f"{name}.written")
+
+
+def _write_all(file: io.FileIO, data: memoryview) -> None:
+    while data:
+        data = data[file.write(data) :]

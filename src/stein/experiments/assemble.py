@@ -1,0 +1,222 @@
+"""A config's words turned into the objects that they name. Only what is listed here can be named."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from stein import data, ensembles, functional_priors, kernels, likelihoods, models, priors, rules, schedules, targets
+from stein.experiments.config import Config
+from stein.types import Model
+
+BUILT_IN: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
+    "regression-1d": data.regression_1d,
+    "classification-2d": data.classification_2d,
+}
+ACTIVATIONS: dict[str, Callable] = {
+    "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
+    "silu": jax.nn.silu,
+    "gelu": jax.nn.gelu,
+    "elu": jax.nn.elu,
+    "softplus": jax.nn.softplus,
+}
+PRIORS: dict[str, Callable[[float], priors.Prior]] = {"normal": priors.normal, "laplace": priors.laplace}
+KERNELS: dict[str, Callable[[Any], kernels.Kernel]] = {"rbf": kernels.rbf, "imq": kernels.imq}
+FUNCTIONAL_PRIORS: dict[str, Callable[[], functional_priors.FunctionalPrior]] = {
+    "none": functional_priors.none,
+    "ssge": functional_priors.ssge,
+    "moment-matched": functional_priors.moment_matched,
+}
+OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "adam": optax.adam,
+    "adamw": optax.adamw,
+    "sgd": optax.sgd,
+    "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
+    "nadam": optax.nadam,
+    "radam": optax.radam,
+    "rmsprop": optax.rmsprop,
+    "adagrad": optax.adagrad,
+    "lion": optax.lion,
+    "lamb": optax.lamb,
+}
+MOST_CLASSES = 1000  # whole numbers above this are more likely prices than classes
+WITH_DECAY = ("adamw", "lion", "lamb")
+
+
+class Loaded(NamedTuple):
+    """The data of a run in its precision, and what a prediction must know of how they were read."""
+
+    train: data.Arrays
+    test: data.Arrays | None
+    standardiser: data.Standardiser | None
+
+    def with_floating_targets(self) -> "Loaded":
+        def floating(part: data.Arrays) -> data.Arrays:
+            return part._replace(y=part.y.astype(part.x.dtype))
+
+        return self._replace(train=floating(self.train), test=self.test and floating(self.test))
+
+
+class Parts(NamedTuple):
+    """All that a run needs, made from its config."""
+
+    model: Model
+    likelihood: likelihoods.Likelihood
+    algorithm: ensembles.Algorithm
+    batches: data.Batches
+    data: Loaded
+
+
+def assemble(config: Config) -> Parts:
+    """The parts of a run. Data that the config's model or likelihood cannot take is a ``ValueError``."""
+    loaded = load(config)
+    likelihood = _likelihood(config, loaded.train.y)
+    if likelihood.name != "categorical":  # regression on whole numbers
+        loaded = loaded.with_floating_targets()
+    x, y, _ = loaded.train
+    model = _model(config, likelihood, x, y)
+    target = targets.posterior(
+        model,
+        likelihood,
+        PRIORS[config.prior.name](config.prior.scale),
+        len(x),
+        measurement=targets.Measurement(config.method.measurement),
+        functional_prior=FUNCTIONAL_PRIORS[config.method.functional_prior](),
+    )
+    algorithm = ensembles.build(
+        config.method.name,
+        target,
+        learning_rate=_learning_rate(config),
+        optimiser=_optimiser(config),
+        stochastic=config.method.stochastic,
+        noise=config.method.noise,
+        noise_place=config.method.noise_place,
+        anneal=_annealing(config),
+        temperature=config.method.temperature,
+        start=config.method.start,
+        on_nan=config.train.on_nan,
+        **_rule_options(config),
+    )
+    target.check(x, y)
+    size = config.train.batch_size
+    if size > len(x):
+        raise ValueError(f"train.batch_size = {size}: the training data has {len(x)} rows; 0 uses all in every step")
+    key = jax.random.fold_in(jax.random.key(config.train.seed), 1)
+    batches = data.Batches(x, y, size or None, key, config.method.measurement == "independent")
+    return Parts(model, likelihood, algorithm, batches, loaded)
+
+
+def load(config: Config) -> Loaded:
+    """Read, hold out, standardise and cast, in this order."""
+    section = config.data
+    if section.name:
+        arrays = data.Arrays(*BUILT_IN[section.name](section.seed))
+    elif section.file:
+        arrays = data.load_arrays(section.file, section.target)
+    else:
+        arrays = data.load_pair(section.inputs, section.targets)
+    train, test = data.split(arrays.x, arrays.y, section.test_fraction, section.seed)
+    standardiser = data.standardiser(train.x) if section.standardise else None
+    precision = np.dtype(config.train.precision)
+
+    def ready(part: data.Arrays) -> data.Arrays:
+        x = part.x if standardiser is None else standardiser(part.x)
+        y = part.y.astype(precision if np.issubdtype(part.y.dtype, np.floating) else np.int32)
+        return data.Arrays(x.astype(precision), y, arrays.labels)
+
+    return Loaded(ready(train), ready(test) if len(test.x) else None, standardiser)
+
+
+def _likelihood(config: Config, y: np.ndarray) -> likelihoods.Likelihood:
+    name = config.likelihood.name
+    if name == "auto":
+        name = "categorical" if np.issubdtype(y.dtype, np.integer) else "gaussian"
+        if name == "categorical" and not 0 <= y.min() <= y.max() < MOST_CLASSES:
+            raise ValueError(
+                f"likelihood.name = 'auto': the targets are whole numbers from {y.min()} to {y.max()}; "
+                f"set 'gaussian' for regression, or number the classes from 0"
+            )
+    if name == "categorical":
+        return likelihoods.categorical()
+    if name == "heteroscedastic":
+        return likelihoods.heteroscedastic()
+    return likelihoods.gaussian(None if config.likelihood.sigma == "learned" else config.likelihood.sigma)
+
+
+def _model(config: Config, likelihood: likelihoods.Likelihood, x: np.ndarray, y: np.ndarray) -> Model:
+    classes = int(y.max()) + 1 if likelihood.name == "categorical" else 0
+    outputs = classes or int(np.prod(y.shape[1:])) + (likelihood.name == "heteroscedastic gaussian")
+    if config.model.name == "resnet32":
+        if x.ndim != 4 or not classes:
+            raise ValueError(f"model.name = 'resnet32': needs images (rows, height, width, channels), not {x.shape}")
+        return models.resnet32(outputs, x.shape[3])
+    if x.ndim != 2:
+        raise ValueError(f"model.name = 'mlp': needs a table (rows, columns), but the inputs are {x.shape}")
+    model = models.mlp([x.shape[1], *config.model.hidden, outputs], ACTIVATIONS[config.model.activation])
+    if config.train.precision == "float64":
+        model = _wide(model)
+    return models.with_log_sigma(model) if likelihood.name == "gaussian, learned sigma" else model
+
+
+def _wide(model: Model) -> Model:
+    def init(key: jax.Array) -> Any:
+        return jax.tree.map(lambda leaf: leaf.astype(jnp.float64), model.init(key))
+
+    return Model(init, model.apply)
+
+
+def _learning_rate(config: Config) -> float | schedules.Schedule:
+    section = config.optimiser
+    rate, steps, left = section.learning_rate, config.train.steps - section.warmup_steps, section.final_fraction
+    falling: Any = {
+        "constant": optax.constant_schedule(rate),
+        "cosine": optax.cosine_decay_schedule(rate, steps, left),
+        "exponential": optax.exponential_decay(rate, steps, left),
+        # The offset from which the published power reaches the last fraction at the last step.
+        "polynomial": schedules.polynomial(rate, offset=steps / (left ** (-1 / 0.55) - 1)),
+    }[section.schedule]
+    if not section.warmup_steps:
+        return rate if section.schedule == "constant" else falling
+    growing = optax.linear_schedule(rate / (section.warmup_steps + 1), rate, section.warmup_steps)
+    return optax.join_schedules([growing, falling], [section.warmup_steps])
+
+
+def _optimiser(config: Config) -> Callable[[Any], optax.GradientTransformation]:
+    section = config.optimiser
+    make = OPTIMISERS[section.name]
+    decay = {"weight_decay": section.weight_decay} if section.name in WITH_DECAY else {}
+
+    def optimiser(rate: Any) -> optax.GradientTransformation:
+        chosen = make(rate, **decay)
+        return optax.chain(optax.clip_by_global_norm(section.clip), chosen) if section.clip else chosen
+
+    return optimiser
+
+
+def _annealing(config: Config) -> schedules.Schedule:
+    section = config.annealing
+    steps = config.annealing_steps
+    if section.name == "linear":
+        return schedules.linear(steps)
+    if section.name == "hyperbolic":
+        return schedules.hyperbolic(steps, section.power)
+    if section.name == "cyclical":
+        return schedules.cyclical(steps, section.cycles, section.power)
+    return schedules.constant()
+
+
+def _rule_options(config: Config) -> dict[str, Any]:
+    """The same kernel for every kernel that the method takes, and its repulsion."""
+    section = config.method
+    bandwidth = kernels.median() if section.bandwidth == "median" else section.bandwidth
+    takes = inspect.signature(rules.lookup(section.name).build).parameters
+    names = {"kernel", "kernel_w", "kernel_f", "drive", "repel"} & set(takes)
+    options: dict[str, Any] = {name: KERNELS[section.kernel](bandwidth) for name in names}
+    if section.repulsion != "auto":
+        options["repulsion"] = section.repulsion
+    return options

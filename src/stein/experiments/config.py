@@ -1,0 +1,565 @@
+"""What a run is, as a TOML file: every key with its type, its limits and its meaning, written once.
+
+The classes below are the only source: the checks, ``stein train --help`` and the file that ``stein config init`` writes
+are made from them. No jax here: help and complaints come at once. Names that belong to registries elsewhere (methods,
+noises ...) are repeated as literals, and a test holds them equal.
+"""
+
+import difflib
+import hashlib
+import math
+import os
+import re
+import reprlib
+import stat
+import textwrap
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+import tomli_w
+from msgspec import Meta, Struct, inspect
+
+MAX_BYTES = 1_000_000
+WIDTH = 120
+
+
+class ConfigError(ValueError):
+    """A config that cannot be run; one line: file, key, what is wrong, what is allowed."""
+
+
+def about(meaning: str, **limits: Any) -> Meta:
+    """The meaning of a key, and its limits."""
+    return Meta(description=meaning, **limits)
+
+
+Seed = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Steps = Annotated[int, Meta(ge=1, le=10**9)]  # the step counter has 32 bits
+StepsOrNone = Annotated[int, Meta(ge=0, le=10**9)]
+Positive = Annotated[float, Meta(gt=0)]
+Text = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z", max_length=4096)]
+
+MethodName = Literal[
+    "de", "sgld", "psgld", "w-svgd", "f-svgd", "fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s",
+    "hp-svgd", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob",
+]  # fmt: skip
+FUNCTIONAL = ("f-svgd", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob")
+NEVER_STOCHASTIC = ("de", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", *FUNCTIONAL)
+WITH_REPULSION = ("fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s", "hp-svgd")
+WITH_WEIGHT_DECAY = ("adamw", "lamb", "lion")
+
+
+class Data(Struct, frozen=True):
+    """What to learn from: a built-in set by name, one file, or a pair of files."""
+
+    name: Annotated[Literal["", "regression-1d", "classification-2d"], about("built-in data set")] = ""
+    file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths start at this file's folder")] = ""
+    inputs: Annotated[Text, about(".npy file of the inputs, a row for each point")] = ""
+    targets: Annotated[Text, about(".npy file of the targets, goes with inputs")] = ""
+    target: Annotated[Text, about("name of the target column, for .csv and .parquet")] = ""
+    test_fraction: Annotated[float, about("fraction of the points held out for evaluation", ge=0, lt=1)] = 0.1
+    standardise: Annotated[bool, about("shift and scale every input to mean 0 and standard deviation 1")] = False
+    seed: Annotated[Seed, about("seed of the held-out points, and of built-in sets")] = 42
+
+
+class Method(Struct, frozen=True):
+    """How the members of the ensemble pull and push one another; `stein methods` explains the names."""
+
+    name: Annotated[MethodName, about("method")] = "h-svgd"
+    stochastic: Annotated[bool, about("add the noise that makes the method a sampler")] = False
+    particles: Annotated[int, about("members of the ensemble", ge=1, le=100_000)] = 20
+    repulsion: Annotated[
+        Literal["auto", "exact", "local"],
+        about("repulsion of the fw-, h- and hp- methods; auto: local, but exact where noise or hp-svgd needs it"),
+    ] = "auto"
+    kernel: Annotated[Literal["rbf", "imq"], about("kernel, where the method has one")] = "rbf"
+    bandwidth: Annotated[Literal["median"] | Positive, about("bandwidth h of the kernel k(|x - y|²/h)")] = "median"
+    noise: Annotated[
+        Literal["cholesky", "elementwise-shared", "elementwise-independent"],
+        about("root of the noise covariance; the elementwise ones are wrong and for reproduction only"),
+    ] = "cholesky"
+    noise_place: Annotated[
+        Literal["langevin", "adam-inside"], about("where noise enters; adam-inside is for reproduction only")
+    ] = "langevin"
+    temperature: Annotated[Positive, about("T; the target is the posterior to the power 1/T")] = 1.0
+    start: Annotated[Literal["prior", "model"], about("first weights: prior draws, or the model's initialiser")] = (
+        "prior"
+    )
+    functional_prior: Annotated[
+        Literal["none", "ssge", "moment-matched"], about("prior over functions, read by the functional methods only")
+    ] = "none"
+    measurement: Annotated[
+        Literal["batch", "independent"],
+        about("where kernels of functions look: the gradient's batch, or one drawn on its own (unbiased with noise)"),
+    ] = "batch"
+
+
+class Model(Struct, frozen=True):
+    """The network of each member."""
+
+    name: Annotated[Literal["mlp", "resnet32"], about("fully connected, or residual for images")] = "mlp"
+    hidden: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=100_000)], ...], about("widths of the mlp's hidden layers", max_length=100)
+    ] = (50, 50)
+    activation: Annotated[
+        Literal["relu", "tanh", "silu", "gelu", "elu", "softplus"], about("activation of the mlp")
+    ] = "relu"
+
+
+class Likelihood(Struct, frozen=True):
+    """How targets scatter around the network's outputs."""
+
+    name: Annotated[
+        Literal["auto", "gaussian", "heteroscedastic", "categorical"],
+        about("auto: categorical for integer targets, gaussian for others"),
+    ] = "auto"
+    sigma: Annotated[Literal["learned"] | Positive, about("standard deviation of the gaussian likelihood")] = 1.0
+
+
+class Prior(Struct, frozen=True):
+    """What is believed of the weights before any data."""
+
+    name: Annotated[Literal["normal", "laplace"], about("independent over the weights")] = "normal"
+    scale: Annotated[Positive, about("standard deviation (normal) or diversity (laplace)")] = 1.0
+
+
+class Train(Struct, frozen=True):
+    """The loop."""
+
+    steps: Annotated[Steps, about("training steps")] = 10_000
+    batch_size: Annotated[int, about("points in a batch; 0: all of them", ge=0, le=10**9)] = 0
+    seed: Annotated[Seed, about("seed of first weights, batches and noise")] = 0
+    log_every: Annotated[Steps, about("steps between lines of metrics.jsonl, compiled as one loop")] = 100
+    precision: Annotated[Literal["float32", "float64"], about("floating-point numbers")] = "float32"
+    on_nan: Annotated[
+        Literal["freeze", "resample", "stop"], about("what happens when a member is no longer finite")
+    ] = "freeze"
+    min_alive: Annotated[float, about("the run fails when a smaller fraction of members is finite", gt=0, le=1)] = 0.5
+    early_stop: Annotated[
+        int, about("stop after so many evaluations without a better held-out nll; 0: never", ge=0, le=10**9)
+    ] = 0
+
+
+class Optimiser(Struct, frozen=True):
+    """How a force becomes a step."""
+
+    name: Annotated[
+        Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad", "lion", "lamb", "nadam", "radam"],
+        about("Optax optimiser of deterministic methods; with noise the steps are Langevin's"),
+    ] = "adam"
+    learning_rate: Annotated[Positive, about("step size; a Langevin step is this over the number of points")] = 1e-3
+    schedule: Annotated[
+        Literal["constant", "cosine", "exponential", "polynomial"], about("how the learning rate falls")
+    ] = "constant"
+    final_fraction: Annotated[
+        float, about("learning rate at the last step over learning_rate, when it falls", gt=0, lt=1)
+    ] = 0.01
+    warmup_steps: Annotated[StepsOrNone, about("steps of linear growth to learning_rate before all else")] = 0
+    clip: Annotated[float, about("largest norm of a member's gradient; 0: any", ge=0)] = 0.0
+    weight_decay: Annotated[
+        float, about("decoupled decay of adamw, lamb and lion, on top of the prior", ge=0, lt=1)
+    ] = 0.0
+
+
+class Annealing(Struct, frozen=True):
+    """A driving force that grows, so that members spread out first."""
+
+    name: Annotated[Literal["none", "linear", "hyperbolic", "cyclical"], about("shape of the growth")] = "none"
+    steps: Annotated[StepsOrNone, about("steps until full force; 0: a fifth of train.steps")] = 0
+    power: Annotated[Positive, about("steepness of hyperbolic and cyclical")] = 10.0
+    cycles: Annotated[int, about("repetitions of cyclical", ge=1, le=10**6)] = 5
+
+
+class Evaluation(Struct, frozen=True):
+    """Metrics on the held-out points."""
+
+    every: Annotated[
+        StepsOrNone, about("steps between evaluations; 0: only at the end; a multiple of train.log_every")
+    ] = 1000
+
+
+class Checkpoints(Struct, frozen=True):
+    """What survives a crash."""
+
+    every: Annotated[Steps, about("steps between checkpoints; a multiple of train.log_every")] = 1000
+    keep: Annotated[int, about("latest checkpoints to keep", ge=2, le=10**6)] = 3
+    best: Annotated[bool, about("also keep the one with the best held-out nll")] = False
+
+
+class Tracking(Struct, frozen=True):
+    """Who else hears of the metrics."""
+
+    tensorboard: Annotated[bool, about("write TensorBoard events to tb/ in the run")] = True
+    wandb: Annotated[Text, about("Weights & Biases project; empty: off")] = ""
+    mlflow: Annotated[Text, about("MLflow tracking URI; empty: off")] = ""
+
+
+class Config(Struct, frozen=True):
+    """A run. Only ``data`` must be given."""
+
+    data: Data
+    method: Method = Method()
+    model: Model = Model()
+    likelihood: Likelihood = Likelihood()
+    prior: Prior = Prior()
+    train: Train = Train()
+    optimiser: Optimiser = Optimiser()
+    annealing: Annealing = Annealing()
+    evaluation: Evaluation = Evaluation()
+    checkpoints: Checkpoints = Checkpoints()
+    tracking: Tracking = Tracking()
+
+    @property
+    def annealing_steps(self) -> int:
+        """Length of the annealing, with its default filled in."""
+        return self.annealing.steps or self.train.steps // 5
+
+
+# -- keys ---------------------------------------------------------------------------------------------------
+
+
+class Key(Struct, frozen=True):
+    """One key, as people read about it."""
+
+    type: Any
+    default: Any
+    meaning: str
+    allowed: str
+    options: tuple[str, ...]
+
+
+def _key(field: msgspec.structs.FieldInfo) -> Key:
+    described: Any = inspect.type_info(field.type)  # a type and its description
+    options = _options(field.type)
+    allowed = _allowed(described.type, options)
+    return Key(field.type, field.default, described.extra_json_schema["description"], allowed, options)
+
+
+def _options(kind: Any) -> tuple[str, ...]:
+    """The names that a type allows, in the order in which they are written (msgspec sorts them)."""
+    if get_origin(kind) is Literal:
+        return tuple(name for name in get_args(kind) if name)
+    return tuple(name for part in get_args(kind) for name in _options(part))
+
+
+def _allowed(kind: Any, options: tuple[str, ...]) -> str:
+    """The values of a type, in words."""
+    match kind:
+        case inspect.UnionType():
+            return " or ".join(_allowed(part, options) for part in kind.types)
+        case inspect.LiteralType():
+            return options[0] if len(options) == 1 else f"one of {', '.join(options)}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.StrType():
+            return f"text of one line, at most {kind.max_length} characters"
+        case inspect.VarTupleType():
+            return f"a list of at most {kind.max_length}, each {_allowed(kind.item_type, options)}"
+        case inspect.IntType():
+            return f"a whole number from {kind.ge} to {kind.le:_}"
+        case inspect.FloatType():
+            words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+            limits = ((word, getattr(kind, limit)) for limit, word in words.items())
+            return "a number " + " and ".join(f"{word} {limit}" for word, limit in limits if limit is not None)
+    raise TypeError(f"no words for {kind}")
+
+
+SECTIONS: dict[str, type[Struct]] = {field.name: field.type for field in msgspec.structs.fields(Config)}
+KEYS: dict[str, dict[str, Key]] = {
+    name: {field.name: _key(field) for field in msgspec.structs.fields(section)} for name, section in SECTIONS.items()
+}
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def load(
+    path: Path, overrides: Sequence[str] = (), method: str | None = None, stochastic: bool | None = None
+) -> Config:
+    """The config in a file, with the command line's changes, checked; paths in it become absolute.
+
+    Args:
+        overrides: ``section.key=value`` each; the value is TOML, or else a bare string.
+        method: replaces ``method.name``.
+        stochastic: replaces ``method.stochastic``.
+
+    Raises:
+        ConfigError: for anything wrong, in one line.
+    """
+    where = _printable(str(path))
+    document = _document(_read(path, where), where)
+    changes = [(*_override(item, where), "--set") for item in overrides]
+    if method is not None:
+        changes.append(("method", "name", method, "--method"))
+    if stochastic is not None:
+        changes.append(("method", "stochastic", stochastic, "--stochastic"))
+    for section, key, value, _ in changes:
+        table = document.setdefault(section, {})
+        if isinstance(table, dict):  # what is no table is refused below
+            table[key] = value
+    config = _config(document, where, {f"{section}.{_name(key)}": option for section, key, _, option in changes})
+    return msgspec.structs.replace(config, data=_absolute(config.data, path, where))
+
+
+def parse(text: str | bytes, where: str = "config") -> Config:
+    """The config in a text; ``where`` is what complaints call it."""
+    return _config(
+        _document(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"), where), where, {}
+    )
+
+
+def dump(config: Config) -> str:
+    """All keys as TOML; ``parse(dump(config)) == config``."""
+    return tomli_w.dumps(msgspec.to_builtins(config))
+
+
+def fingerprint(config: Config) -> str:
+    """SHA-256 of the dump, in hexadecimal."""
+    return hashlib.sha256(dump(config).encode()).hexdigest()
+
+
+def _read(path: Path, where: str) -> bytes:
+    content = None
+    try:
+        if stat.S_ISREG(path.stat().st_mode):  # a pipe could block for ever
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{where}: no such file; `stein config init` writes one") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ConfigError(f"{where}: cannot be read: {getattr(error, 'strerror', error)}") from None
+    if content is None:
+        raise ConfigError(f"{where}: is {'a directory' if path.is_dir() else 'no regular file'}; must be a TOML file")
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{where}: is larger than {MAX_BYTES:_} bytes; must be a config")
+    return content
+
+
+def _document(content: bytes, where: str) -> dict[str, Any]:
+    try:
+        text = content.decode("utf-8-sig")  # editors on Windows put a byte-order mark in front
+        return tomllib.loads(f"{text}\n")  # with the line break, complaints about the last line name it
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{where}: line {line}: is not UTF-8 text; save the file as UTF-8") from None
+    except RecursionError:
+        raise ConfigError(f"{where}: is nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, and Python's own for numbers of more than 4300 digits
+        raise ConfigError(f"{where}: {_syntax(str(error), text)}") from None
+
+
+def _syntax(complaint: str, text: str) -> str:
+    """A parser's complaint with the line that it is about."""
+    found = re.search(r" \(at line (\d+), column \d+\)$", complaint)
+    if not found:
+        return f"is not valid TOML: {_printable(complaint)}"
+    number = int(found[1])
+    line = _shown(text.split("\n")[number - 1].strip())
+    reason = complaint[: found.start()]
+    if reason.startswith(("Cannot overwrite", "Cannot declare")):
+        reason = "given twice"
+    return f"line {number}: {line}: is not valid TOML: {_printable(reason)}"
+
+
+def _override(item: str, where: str) -> tuple[str, str, Any]:
+    name, equals, text = item.partition("=")
+    section, dot, key = (part.strip() for part in name.partition("."))
+    if not (equals and section and dot and key):
+        raise ConfigError(f"{where}: --set {_shown(item)}: must be section.key=value, such as train.steps=500")
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        parsed = {}
+    # A line break in the text could smuggle in a second key.
+    return section, key, parsed["value"] if parsed.keys() == {"value"} else text.strip()
+
+
+def _config(document: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> Config:
+    """A checked config; ``sources`` names the options that overrode keys of the file."""
+
+    def fail(name: str, complaint: str) -> ConfigError:
+        source = f" (from {sources[name]})" if name in sources else ""
+        return ConfigError(f"{where}: {name}{source}: {complaint}")
+
+    sections: dict[str, Any] = {"data": Data()}
+    for section, table in document.items():
+        if section not in SECTIONS:
+            raise fail(_name(section), f"unknown section; one of {', '.join(SECTIONS)}{_home(section, SECTIONS)}")
+        if not isinstance(table, dict):
+            raise fail(section, f"got {_shown(table)}; must be a table: [{section}]")
+        values = {}
+        for key, value in table.items():
+            name, known = f"{section}.{_name(key)}", KEYS[section]
+            if key not in known:
+                raise fail(name, f"unknown key; one of {', '.join(known)}{_home(key, known)}")
+            try:
+                values[key] = msgspec.convert(value, known[key].type)
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise msgspec.ValidationError
+            except msgspec.ValidationError:
+                hint = _hint(value, known[key].options) if isinstance(value, str) else ""
+                raise fail(name, f"got {_shown(value)}; must be {known[key].allowed}{hint}") from None
+        sections[section] = SECTIONS[section](**values)
+    config = Config(**sections)
+    for name, complaint in _conflicts(config):
+        raise fail(name, complaint)
+    return config
+
+
+def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    """Keys that are fine alone and wrong together, the first of them first."""
+    yield from _data_conflicts(config.data)
+    yield from _method_conflicts(config)
+    train, optimiser, annealing = config.train, config.optimiser, config.annealing
+    for name, every in (("evaluation.every", config.evaluation.every), ("checkpoints.every", config.checkpoints.every)):
+        if every % train.log_every:
+            nearest = max(1, round(every / train.log_every)) * train.log_every
+            yield name, f"got {every}; must be a multiple of train.log_every = {train.log_every}, such as {nearest}"
+    if optimiser.warmup_steps >= train.steps:
+        yield "optimiser.warmup_steps", f"got {optimiser.warmup_steps}; must be below train.steps = {train.steps}"
+    if optimiser.weight_decay and optimiser.name not in WITH_WEIGHT_DECAY:
+        yield "optimiser.weight_decay", f"{optimiser.name} has none; must be 0, or use {', '.join(WITH_WEIGHT_DECAY)}"
+    if annealing.name != "none":
+        least = max(2, annealing.cycles if annealing.name == "cyclical" else 0)
+        if not least <= config.annealing_steps <= train.steps:
+            yield "annealing.steps", f"is {config.annealing_steps}; must be from {least} to train.steps = {train.steps}"
+    for name, wanted in (("checkpoints.best", config.checkpoints.best), ("train.early_stop", train.early_stop)):
+        if wanted and not config.data.test_fraction:
+            yield name, "needs held-out points; must be off, or data.test_fraction above 0"
+        if wanted and not config.evaluation.every:
+            yield name, "needs evaluations during training; must be off, or evaluation.every above 0"
+
+
+def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
+    sources = [key for key in ("name", "file", "inputs") if getattr(data, key)]
+    if bool(data.inputs) != bool(data.targets):
+        given, missing = ("inputs", "targets") if data.inputs else ("targets", "inputs")
+        yield f"data.{missing}", f"is missing; data.{given} is given and both are needed"
+    if not sources:
+        names = ", ".join(KEYS["data"]["name"].options)
+        yield "data.name", f"no data; must be one of {names}, or give data.file, or data.inputs and data.targets"
+    if len(sources) > 1:
+        yield f"data.{sources[1]}", f"data.{sources[0]} is given too; must be one of data.name, data.file, data.inputs"
+    allowed = {"file": (".npz", ".csv", ".parquet"), "inputs": (".npy",), "targets": (".npy",)}
+    for key, suffixes in allowed.items():
+        path = getattr(data, key)
+        if path and not path.lower().endswith(suffixes):
+            yield f"data.{key}", f"got {_shown(path)}; must end in {' or '.join(suffixes)}"
+    has_columns = data.file.lower().endswith((".csv", ".parquet"))
+    if has_columns and not data.target:
+        yield "data.target", "is missing; must be the name of the target column"
+    if data.target and not has_columns:
+        yield "data.target", "must be empty: only .csv and .parquet files have named columns"
+
+
+def _method_conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    method = config.method
+    if method.stochastic and method.name in NEVER_STOCHASTIC:
+        hint = "use sgld" if method.name == "de" else "its noise is not defined"
+        yield "method.stochastic", f"{method.name} has no stochastic version; must be false; {hint}"
+    if method.repulsion != "auto" and method.name not in WITH_REPULSION:
+        yield "method.repulsion", f"{method.name} has no functional repulsion; must be auto"
+    if method.repulsion == "local" and method.stochastic and method.noise == "cholesky":
+        yield (
+            "method.repulsion",
+            "got 'local'; must be exact or auto: with noise only exact leaves the posterior invariant",
+        )
+    if method.measurement == "independent" and method.name in FUNCTIONAL:
+        yield "method.measurement", f"got 'independent'; must be batch: {method.name} works on the gradient's batch"
+    if method.name.endswith("-s") and config.likelihood.name in ("gaussian", "heteroscedastic"):
+        yield "method.name", f"{method.name} compares probabilities; likelihood.name must be categorical or auto"
+
+
+def _absolute(data: Data, path: Path, where: str) -> Data:
+    """Paths relative to the config's folder, made absolute."""
+    given = {key: getattr(data, key) for key in ("file", "inputs", "targets") if getattr(data, key)}
+    resolved = {key: os.path.realpath(path.parent / value) for key, value in given.items()}
+    for key, value in resolved.items():
+        try:
+            msgspec.convert(value, KEYS["data"][key].type)
+        except msgspec.ValidationError:
+            raise ConfigError(f"{where}: data.{key}: {_shown(value)} must be {KEYS['data'][key].allowed}") from None
+    return msgspec.structs.replace(data, **resolved)
+
+
+# -- words --------------------------------------------------------------------------------------------------
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 80
+
+
+def _shown(value: Any) -> str:
+    """A value from the file, on one short line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    try:
+        return _short.repr(value)
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        return "a number too long to show"
+
+
+def _name(key: str) -> str:
+    """A key from the file; quoted if it is none that anybody would write."""
+    return key if re.fullmatch(r"[\w-]{1,60}", key) else _shown(key)
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word[:100].lower(), known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _home(key: str, known: Iterable[str]) -> str:
+    """The hint for an unknown key: the section where it would be right, or the nearest name."""
+    homes = [f"{section}.{key}" for section, keys in KEYS.items() if key in keys]
+    return f"; did you mean {homes[0]!r}?" if homes else _hint(key, known)
+
+
+# -- help ---------------------------------------------------------------------------------------------------
+
+
+def template() -> str:
+    """A config with every key at its default, explained in comments: what ``stein config init`` writes."""
+    lines = [
+        "# A run of stein. `stein train FILE` starts it; every line but data.name is the default and may be left out."
+    ]
+    for section, keys in KEYS.items():
+        lines += ["", f"[{section}]  # {SECTIONS[section].__doc__}"]
+        values = {key: "regression-1d" if (section, key) == ("data", "name") else keys[key].default for key in keys}
+        settings = {key: f"{key} = {_toml(value)}" for key, value in values.items()}
+        indent = max(map(len, settings.values())) + 2
+        for key, setting in settings.items():
+            comment = textwrap.wrap(_explained(keys[key]), WIDTH - indent - 2, break_on_hyphens=False)
+            starts = [setting, *[""] * (len(comment) - 1)]
+            lines += [f"{start:<{indent}}# {words}" for start, words in zip(starts, comment, strict=True)]
+    return "\n".join(lines) + "\n"
+
+
+def describe() -> Any:
+    """The table of all keys for ``stein train --help``, to be printed by rich."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("key", no_wrap=True, style="bold")
+    table.add_column("default", overflow="fold")
+    table.add_column("meaning")
+    for section, keys in KEYS.items():
+        for name, key in keys.items():
+            table.add_row(f"{section}.{name}", _toml(key.default), _explained(key))
+    return table
+
+
+def _toml(value: Any) -> str:
+    """One value as TOML, a list on one line."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").strip()
+
+
+def _explained(key: Key) -> str:
+    plain = key.allowed.startswith(("true", "text"))  # says nothing that the default does not
+    return key.meaning if plain else f"{key.meaning}; {key.allowed}"

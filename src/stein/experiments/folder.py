@@ -1,0 +1,139 @@
+"""A run's directory: one writer, any number of readers, nothing half-written. Imports no jax.
+
+::
+
+    config.toml        the resolved config; with it a directory is a run
+    env.json           versions, devices, threads, commit
+    metrics.jsonl      a line for each logged step
+    progress.json      step and speed, for `stein status`; may be lost without harm
+    checkpoints/       step-00001200/ ...
+    tb/                TensorBoard events
+    metrics.json       the last numbers; with it a run is finished
+    ensemble.safetensors, card.md
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stein import durable
+
+
+class LockedError(ValueError):
+    """Another process writes to this run."""
+
+
+@contextlib.contextmanager
+def claimed(folder: Path, new: bool) -> Iterator[None]:
+    """Be the one writer of a new run or of an existing one, or fail within a second.
+
+    A new directory goes away again if no run has begun in it.
+    """
+    made = new and not folder.exists()
+    if new:
+        folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        if new and (folder / "config.toml").exists():
+            raise ValueError(f"{folder}: already holds a run; `stein resume {folder}` goes on with it")
+        try:
+            yield
+        finally:
+            if made and not (folder / "config.toml").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The kernel frees the lock when its holder dies, however that happens, so that there are no stale ones."""
+    for attempt in range(5):
+        with open(folder / ".lock", "a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if attempt == 4:
+                    file.seek(0)
+                    holder = file.read().strip() or "another process"
+                    raise LockedError(f"{folder}: in use by {holder}; wait for it, or use another --out") from None
+                time.sleep(0.1)  # a reader may have been looking (`is_running`)
+                continue
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            yield
+            return
+
+
+def is_running(folder: Path) -> bool:
+    """Whether somebody writes to this run now."""
+    try:
+        with open(folder / ".lock", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def check_is_run(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such directory; a run is made by `stein train CONFIG --out {folder}`")
+    if not (folder / "config.toml").is_file():
+        raise ValueError(f"{folder}: not a run (it has no config.toml)")
+
+
+def is_finished(folder: Path) -> bool:
+    return (folder / "metrics.json").exists()
+
+
+def threads(folder: Path) -> int | None:
+    """The number of CPU threads to go on with: as many as before, where the machine has others."""
+    before = str(read_json(folder / "env.json").get("CPU threads", ""))
+    return int(before) if before.isdigit() and int(before) != len(os.sched_getaffinity(0)) else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A small file of ours; empty where it is missing or was cut off by a crash."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    durable.replace(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_rows(path: Path, length: int | None = None) -> list[dict[str, Any]]:
+    """The whole lines among the first ``length`` bytes of metrics.jsonl (all of it unless given)."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(-1 if length is None else length)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """The last whole line, without reading the others."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 100_000))
+            lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
+            return json.loads(lines[-1]) if lines else {}
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def cut(path: Path, length: int) -> None:
+    """Forget what was logged after the checkpoint that a run is resumed from."""
+    with open(path, "ab") as file:
+        file.truncate(length)

@@ -1,0 +1,272 @@
+"""From a config to a finished run, and from an interrupted run to a finished one."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+
+import stein
+from stein import checkpoint, doctor, durable, evaluate, hooks, predict, rules, train
+from stein.ensembles import State
+from stein.experiments import config as configs
+from stein.experiments import folder as folders
+from stein.experiments.assemble import Parts, assemble
+from stein.experiments.signals import StoppedError
+
+METRIC = "test_nll"  # what early stopping and the best checkpoint go by: the lower the better
+# What the promise "the same bytes" depends on.
+IDENTITY = ("stein", "jax", "jaxlib", "numpy", "devices", "CPU threads", "CPU")
+
+
+def start(config: configs.Config, folder: Path, requests: list[int], show: bool, warn: Callable[[str], None]) -> None:
+    """Train from the beginning in a new directory, whose lock the caller holds.
+
+    Args:
+        requests: signals received so far (:func:`stein.experiments.signals.requests`); one of them ends the run.
+        show: draw a progress bar.
+        warn: called with one line for everything that the user should know and that does not end the run.
+    """
+    _set_precision(config)
+    parts = assemble(config)  # before anything is written: bad data leaves no run behind
+    durable.sweep(folder)
+    folders.write_json(folder / "env.json", _environment())
+    durable.replace(folder / "config.toml", configs.dump(config).encode())
+    _Run(config, folder, parts, requests, show, warn).go_on()
+
+
+def resume(folder: Path, requests: list[int], show: bool, warn: Callable[[str], None]) -> None:
+    """Go on with an unfinished run, whose lock the caller holds, from its last good checkpoint."""
+    for place in (folder, folder / "checkpoints"):
+        durable.sweep(place)
+    config = configs.load(folder / "config.toml")
+    before, now = folders.read_json(folder / "env.json"), _environment()
+    for name in IDENTITY:
+        if before.get(name) != now[name]:
+            warn(f"{name} was {before.get(name)} and is {now[name]}: the run goes on, the same to rounding only")
+    _set_precision(config)
+    _Run(config, folder, assemble(config), requests, show, warn).go_on()
+
+
+def use_compilation_cache() -> None:
+    """Keep what XLA compiles in the user's cache directory, for the next run."""
+    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and f"{os.environ['HOME']}/.cache")
+    if not base:
+        return
+    place = Path(base) / "stein" / "xla"
+    with contextlib.suppress(OSError):  # no place for a cache is no reason not to train
+        place.mkdir(parents=True, exist_ok=True)
+        if os.access(place, os.W_OK):
+            jax.config.update("jax_compilation_cache_dir", str(place))
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+@dataclasses.dataclass
+class _Run:
+    config: configs.Config
+    folder: Path
+    parts: Parts
+    requests: list[int]
+    show: bool
+    warn: Callable[[str], None]
+
+    def go_on(self) -> None:
+        """Train from the last good checkpoint, or from the beginning, to the end."""
+        state, rows = self._where_it_was()
+        section = self.config.train
+        if int(state.step) < section.steps and not self._is_early_enough(rows):
+            state = self._train(state, rows)
+        self._finish(state)
+
+    def _where_it_was(self) -> tuple[State, list[dict[str, Any]]]:
+        init = self.parts.algorithm.init
+        key, n = jax.random.key(self.config.train.seed), self.config.method.particles
+        like = jax.eval_shape(lambda key: init(key, n), key)
+        found = checkpoint.newest(self.folder / "checkpoints", like, self.warn)
+        log = self.folder / "metrics.jsonl"
+        if found is None:
+            state, length = init(key, n), 0
+        else:
+            state, facts, _ = found
+            length = facts["metrics_bytes"]
+            if facts["config"] != configs.fingerprint(self.config):
+                raise ValueError(f"{self.folder}: config.toml is not the one that the checkpoint was made with")
+        folders.cut(log, length)
+        return state, folders.read_rows(log)
+
+    def _is_early_enough(self, rows: list[dict[str, Any]]) -> bool:
+        patience = self.config.train.early_stop
+        return bool(patience) and hooks.has_stalled([row[METRIC] for row in rows if METRIC in row], patience)
+
+    def _train(self, state: State, rows: list[dict[str, Any]]) -> State:
+        config, parts, start = self.config, self.parts, int(state.step)
+        log = hooks.Log(self.folder / "metrics.jsonl", self.warn)
+
+        def facts() -> dict[str, Any]:
+            size = log.write()
+            durable.sync(log.path)  # before the manifest that relies on it
+            return {"config": configs.fingerprint(config), "metrics_bytes": size}
+
+        best = METRIC if config.checkpoints.best else None
+        saver = hooks.Checkpoints(
+            self.folder / "checkpoints",
+            config.checkpoints.every,
+            config.checkpoints.keep,
+            best=best,
+            facts=facts,
+            past=rows,
+            warn=self.warn,
+        )
+        name = folders.read_json(self.folder / "env.json").get("run", self.folder.name)
+        words = {f"{s}.{k}": v for s, keys in msgspec.to_builtins(config).items() for k, v in keys.items()}
+        with contextlib.ExitStack() as stack:
+            called: list[train.Hook] = [
+                hooks.members(),
+                hooks.diagnostics(parts.algorithm, parts.batches, self.warn),
+                hooks.evaluation(self._evaluate, config.evaluation.every),
+                log,
+            ]
+            if config.tracking.tensorboard:
+                called.append(stack.enter_context(hooks.tensorboard(self.folder / "tb", start, self.warn)))
+            if config.tracking.mlflow:
+                called.append(stack.enter_context(hooks.mlflow(config.tracking.mlflow, name, words)))
+            if config.tracking.wandb:
+                called.append(stack.enter_context(hooks.wandb(config.tracking.wandb, name, words)))
+            called += [stack.enter_context(hooks.progress(self.show, start)), self._pulse(start), saver]
+            if config.train.early_stop:
+                called.append(hooks.early_stopping(config.train.early_stop, METRIC, rows))
+            called.append(lambda moment: bool(self.requests))
+            state, _ = train.run(
+                parts.algorithm,
+                state,
+                parts.batches,
+                config.train.steps - start,
+                chunk=config.train.log_every,
+                hooks=called,
+                min_alive=config.train.min_alive,
+            )
+        saver.save(state)
+        if self.requests and int(state.step) < config.train.steps:
+            raise StoppedError(
+                f"stopped at step {int(state.step)} of {config.train.steps} and saved; "
+                f"`stein resume {self.folder}` goes on",
+                self.requests[0],
+            )
+        return state
+
+    def _evaluate(self, state: State) -> dict[str, float]:
+        test = self.parts.data.test
+        if test is None:
+            return {}
+        living = predict.living(state.particles, state.alive)
+        return evaluate.held_out(self.parts.model, self.parts.likelihood, living, jnp.asarray(test.x), test.y)
+
+    def _pulse(self, start: int) -> train.Hook:
+        """Step and speed for `stein status`, once a second; a reader sees a whole file, a crash may lose it."""
+        clock, last = hooks.Stopwatch(start), 0.0
+
+        def hook(moment: train.Moment) -> None:
+            nonlocal last
+            speed = clock.speed(moment.step)
+            if time.monotonic() - last > 1 or moment.step == moment.last_step:
+                last = time.monotonic()
+                temporary = self.folder / f".tmp-{os.getpid()}-progress"
+                with contextlib.suppress(OSError):
+                    temporary.write_text(json.dumps({"step": moment.step, "speed": speed, "time": time.time()}))
+                    temporary.replace(self.folder / "progress.json")
+
+        return hook
+
+    def _finish(self, state: State) -> None:
+        """The ensemble in one file, its card, and last the numbers that say that the run is over."""
+        config = self.config
+        row = (folders.read_rows(self.folder / "metrics.jsonl") or [{}])[-1]
+        alive = np.flatnonzero(np.asarray(state.alive)).tolist()
+        standardiser = self.parts.data.standardiser
+        about = {
+            "version": stein.__version__,
+            "config": msgspec.to_builtins(config),
+            "alive": alive,
+            "labels": self.parts.data.train.labels,
+            "standardiser": standardiser and {name: value.tolist() for name, value in standardiser._asdict().items()},
+        }
+        # One entry: safetensors writes several in random order, and equal runs shall have equal files.
+        checkpoint.export(self.folder / "ensemble.safetensors", state.particles, {"stein": json.dumps(about)})
+        numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
+        durable.replace(self.folder / "card.md", _card(config, self.parts, numbers, alive).encode())
+        method = {"method": config.method.name, "stochastic": config.method.stochastic}
+        folders.write_json(self.folder / "metrics.json", method | {"steps": int(state.step)} | numbers)
+
+
+def _set_precision(config: configs.Config) -> None:
+    jax.config.update("jax_enable_x64", config.train.precision == "float64")
+
+
+def _environment() -> dict[str, Any]:
+    """What a result depends on, and a name for the run that no other has."""
+    return doctor.facts() | {"CPU": _processor(), "commit": _commit(), "run": f"stein-{uuid.uuid4().hex[:12]}"}
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def _commit() -> str:
+    """The commit of the user's own working directory, if it is one of git's."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+        return answer.stdout.strip()
+    return ""
+
+
+def _card(config: configs.Config, parts: Parts, numbers: dict[str, Any], alive: list[int]) -> str:
+    """The model card: what this is, what it was trained on, how good it is, what it is not good for."""
+    method = rules.lookup(config.method.name)
+    source = config.data.name or config.data.file or config.data.inputs
+    rows = parts.batches.num_data
+    table = "\n".join(f"| {name} | {value:.6g} |" for name, value in numbers.items())
+    stochastic = " with noise" if config.method.stochastic else ""
+    return f"""# An ensemble of {len(alive)} networks
+
+| | |
+|---|---|
+| method | {method.name}{stochastic}: {method.summary} |
+| distributed as | {method.posterior} (see `stein methods`) |
+| data | {source}, {rows} training points |
+| model | {config.model.name}, likelihood {parts.likelihood.name}, prior {config.prior.name}({config.prior.scale}) |
+| training | {numbers.get("step", 0)} steps, seed {config.train.seed}, {config.train.precision} |
+| members | {config.method.particles}, of which alive: {len(alive)} |
+| written by | stein {stein.__version__} |
+
+## Numbers at the last step
+
+| metric | value |
+|---|---|
+{table}
+
+`log_likelihood` and `log_prior` are means over members and the last logged chunk; `test_*` are on held-out data.
+
+## Limits
+
+- The spread of the members is an estimate of what the data leave open under this model and prior, not a guarantee;
+  far from the data it follows the prior.
+- Trained on the data above only: inputs of another kind, scale or preprocessing are out of distribution.
+- {method.name} targets the posterior: {method.posterior}.
+
+`ensemble.safetensors` holds the weights, members along the first axis of every array, and the whole config as metadata.
+"""

@@ -1,0 +1,157 @@
+"""R1-R3: a training process that is killed, at any time and in any place, loses nothing but time."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import runs
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled programs, shared by all processes of this test session (and by the workers of pytest-xdist)."""
+    return tmp_path_factory.getbasetemp().parent / "cache"
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.write_config(tmp_path_factory.mktemp("config"))
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
+@pytest.mark.parametrize("method", runs.METHODS)
+def test_nine_kills_do_not_change_a_byte(method: str, seed: int, config: Path, tmp_path: Path, cache: Path) -> None:
+    """Sees a checkpoint that is incomplete, read while it is written, or deleted too early; a line of the log that is
+    lost, doubled or torn; an optimiser, key or batch order that does not come back; rubbish left behind."""
+    whole = runs.run(["train", config, *runs.METHODS[method], "--out", tmp_path / "whole", "--quiet"], cache)
+    assert whole.returncode == 0, whole.stderr
+    chain = runs.kill_chain(tmp_path / "killed", config, method, kills=9, seed=seed, cache=cache)
+    assert len(chain["killed"]) == 9
+    assert chain["result"] == runs.result(tmp_path / "whole"), chain["killed"]
+    assert chain["leftovers"] == []
+
+
+@pytest.mark.parametrize("place", [
+    pytest.param(p, marks=() if p == "metrics.json.half" else pytest.mark.long) for p in runs.LAST_FAILPOINTS
+])  # fmt: skip
+def test_killed_while_it_writes_its_results(place: str, config: Path, tmp_path: Path, cache: Path) -> None:
+    """Sees a run that counts as finished before its files are whole, or never does."""
+    short = ["--set", "train.steps=100"]
+    whole = runs.run(["train", config, *short, "--out", tmp_path / "whole", "--quiet"], cache)
+    assert whole.returncode == 0, whole.stderr
+    run = tmp_path / "killed"
+    killed = runs.run(["train", config, *short, "--out", run, "--quiet"], cache, STEIN_FAILPOINT=f"{place}:1")
+    assert killed.returncode == -signal.SIGKILL
+    resumed = runs.run(["resume", run], cache)
+    assert (resumed.returncode, runs.leftovers(run)) == (0, [])
+    assert runs.result(run) == runs.result(tmp_path / "whole")
+
+
+def test_at_most_one_interval_is_lost_and_a_finished_run_says_so(config: Path, tmp_path: Path, cache: Path) -> None:
+    run = tmp_path / "run"
+    killed = runs.run(["train", config, "--out", run, "--quiet"], cache, STEIN_FAILPOINT="particles.safetensors.half:3")
+    assert killed.returncode == -signal.SIGKILL
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == 300
+    assert sorted(path.name for path in (run / "checkpoints").glob("step-*")) == ["step-00000100", "step-00000200"]
+    again = runs.run(["resume", run], cache)
+    assert again.returncode == 0
+    finished = runs.run(["resume", run], cache)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "is finished" in finished.stdout
+
+
+# -- R3: signals --------------------------------------------------------------------------------------------
+
+DURING_CHECKPOINT = "opt.safetensors.half:2"
+
+
+@pytest.mark.parametrize("when", ["compilation", "training", "a checkpoint"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_ends_the_run_with_a_checkpoint(
+    number: signal.Signals, when: str, config: Path, tmp_path: Path, cache: Path
+) -> None:
+    """Sees a signal that is lost in a compilation, breaks a checkpoint, or ends the run without one."""
+    run = tmp_path / "run"
+    extra = {"STEIN_FAILPOINT": f"{DURING_CHECKPOINT}:{number.name}"} if when == "a checkpoint" else {}
+    process = runs.start(["train", config, "--set", "train.steps=1000000", "--out", run], cache, **extra)
+    if when != "a checkpoint":
+        runs.wait_for(run / ("config.toml" if when == "compilation" else "metrics.jsonl"), process)
+        process.send_signal(number)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=60)
+    if when != "a checkpoint":
+        assert time.monotonic() - began < 20  # 10 on a machine that does nothing else
+    assert process.returncode == 128 + number
+    assert "stopping at the next pause" in err
+    assert "error: stopped at step" in err
+    assert f"`stein resume {run}` goes on" in err
+    assert list((run / "checkpoints").glob("step-*"))
+    assert runs.leftovers(run) == []
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert max((run / "checkpoints").glob("step-*")).name == f"step-{steps[-1]:08d}"
+
+
+def test_a_second_ctrl_c_is_immediate(config: Path, tmp_path: Path, cache: Path) -> None:
+    """Sees a handler that waits for Python to come back from XLA."""
+    run = tmp_path / "run"
+    # One chunk that takes minutes: the main thread does not come back to Python.
+    long_chunk = ["train.steps=1000000000", "train.log_every=100000000", "checkpoints.every=100000000"]
+    process = runs.start(
+        ["train", config, "--set", *long_chunk, "checkpoints.best=false", "--out", run, "--quiet"], cache
+    )
+    runs.wait_for(run / "config.toml", process)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=3)
+    assert process.returncode == 130
+
+
+# -- R14: two writers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("writers", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_one_writer_wins_and_its_death_frees_the_run(writers: int, config: Path, tmp_path: Path, cache: Path) -> None:
+    """Sees a lock that two hold, that a reader disturbs, or that outlives its holder."""
+    run = tmp_path / "run"
+    endless = ["--set", "train.steps=1000000", "--quiet"]
+    processes = [runs.start(["train", config, *endless, "--out", run], cache) for _ in range(writers)]
+    (winner,) = _wait_until_one_is_left(processes)
+    for loser in processes:
+        if loser is not winner:
+            _, err = loser.communicate(timeout=10)
+            assert loser.returncode == 2
+            assert err.startswith(f"error: {run}: in use by process {winner.pid} on "), err
+            assert err.count("\n") == 1
+    runs.wait_for(run / "metrics.jsonl", winner)
+    status = runs.run(["status", run, "--json"], cache)
+    (seen,) = json.loads(status.stdout)
+    assert (seen["state"], seen["method"], seen["steps"]) == ("running", "h-svgd", 1_000_000)
+    began = time.monotonic()
+    second = runs.run(["resume", run], cache)
+    assert (second.returncode, second.stdout) == (2, "")
+    assert time.monotonic() - began < 5  # its own second, and Python's start on a busy machine
+    winner.kill()
+    winner.communicate()
+    (seen,) = json.loads(runs.run(["status", run, "--json"], cache).stdout)
+    assert seen["state"] == "stopped"
+    shorter = runs.start(["resume", run, "--quiet"], cache)
+    time.sleep(2)
+    assert shorter.poll() is None, shorter.communicate()[1]
+    shorter.kill()
+    shorter.communicate()
+
+
+def _wait_until_one_is_left(processes: list[subprocess.Popen]) -> list[subprocess.Popen]:
+    end = time.monotonic() + 30
+    while len(left := [process for process in processes if process.poll() is None]) > 1:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return left

@@ -1,0 +1,243 @@
+"""The config says one thing in five places: the checks, the dump, the template, the help and the registries."""
+
+import inspect
+import io
+import subprocess
+import sys
+import tomllib
+from typing import get_args
+
+import jax
+import msgspec
+import optax
+import pytest
+from rich.console import Console
+
+from stein import data, functional_priors, kernels, likelihoods, models, priors, rules, schedules
+from stein.experiments import config
+from stein.experiments.config import Config, Data
+
+DEFAULTS = Config(data=Data(name="regression-1d"))
+DOTTED = [f"{section}.{key}" for section, keys in config.KEYS.items() for key in keys]
+
+# One value other than the default for every key, all of which go together.
+CHANGED = """
+[data]
+file = "täble.csv"
+target = "price of \\"it\\""
+test_fraction = 0.25
+standardise = true
+seed = 4294967295
+[method]
+name = "fw-svgd"
+stochastic = true
+particles = 7
+repulsion = "exact"
+kernel = "imq"
+bandwidth = 2
+noise = "elementwise-shared"
+noise_place = "adam-inside"
+temperature = 0.1
+start = "model"
+functional_prior = "ssge"
+measurement = "independent"
+[model]
+name = "resnet32"
+hidden = []
+activation = "tanh"
+[likelihood]
+name = "gaussian"
+sigma = "learned"
+[prior]
+name = "laplace"
+scale = 3e-7
+[train]
+steps = 500
+batch_size = 64
+seed = 1
+log_every = 50
+precision = "float64"
+on_nan = "stop"
+min_alive = 1
+early_stop = 3
+[optimiser]
+name = "lion"
+learning_rate = 0.1
+schedule = "cosine"
+final_fraction = 0.5
+warmup_steps = 10
+clip = 1
+weight_decay = 0.01
+[annealing]
+name = "cyclical"
+steps = 100
+power = 2
+cycles = 4
+[evaluation]
+every = 100
+[checkpoints]
+every = 150
+keep = 2
+best = true
+[tracking]
+tensorboard = false
+wandb = "a project"
+mlflow = "file:///tmp/mlruns"
+"""
+
+
+def flat(settings):
+    return {f"{section}.{key}": value for section, keys in settings.items() for key, value in keys.items()}
+
+
+def load(folder, text, *overrides, **options):
+    (folder / "run.toml").write_text(text)
+    return config.load(folder / "run.toml", overrides, **options)
+
+
+def test_every_key_can_be_changed_and_survives_the_dump():
+    changed = config.parse(CHANGED)
+    values, defaults = (flat(tomllib.loads(config.dump(c))) for c in (changed, DEFAULTS))
+    same = [name for name in DOTTED if values[name] == defaults[name]]
+    assert same == ["data.inputs", "data.targets"]  # which would contradict data.file
+    assert config.parse(config.dump(changed)) == changed
+    assert flat(tomllib.loads(CHANGED)).items() <= values.items()
+
+
+def test_the_dump_holds_every_key_and_numbers_have_one_form():
+    assert list(flat(tomllib.loads(config.dump(DEFAULTS)))) == DOTTED
+    whole, decimal = (config.parse(f'data.name = "regression-1d"\nprior.scale = {scale}') for scale in ("2", "2.0"))
+    assert config.dump(whole) == config.dump(decimal)
+    assert config.fingerprint(whole) == config.fingerprint(decimal) != config.fingerprint(DEFAULTS)
+
+
+def test_the_template_parses_to_the_defaults_and_explains_every_key():
+    template = config.template()
+    assert config.parse(template) == DEFAULTS
+    assert max(map(len, template.splitlines())) <= 120
+    assert template.startswith("# ")
+    assert template.index("[data]") < template.index("[method]") < template.index("[train]")
+    keys = [line for line in template.splitlines() if " = " in line.split("#")[0]]
+    assert [line.split(" = ")[0] for line in keys] == [name.split(".")[1] for name in DOTTED]
+    assert all("  # " in line for line in keys)
+
+
+def test_help_shows_every_key_with_its_default_and_its_values():
+    console = Console(width=200, file=io.StringIO(), highlight=False)
+    console.print(config.describe())
+    rows = {line.split()[0]: line for line in console.file.getvalue().splitlines() if line.strip()}
+    for name, default in flat(msgspec.to_builtins(DEFAULTS)).items():
+        assert name in rows
+        if name != "data.name" and not isinstance(default, tuple):
+            assert str(default).lower() in rows[name].lower()
+    assert "one of normal, laplace" in rows["prior.name"]
+    assert "median or a number above 0" in rows["method.bandwidth"]
+
+
+@pytest.mark.parametrize("section", config.SECTIONS)
+def test_everything_is_documented(section):
+    assert config.SECTIONS[section].__doc__
+    assert all(key.meaning and key.allowed for key in config.KEYS[section].values())
+
+
+def test_nothing_heavy_is_imported():
+    script = "import sys; from stein.experiments import config; config.template(); config.describe()"
+    script += "; sys.exit(bool({'jax', 'numpy', 'equinox', 'optax'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# -- the command line's changes -----------------------------------------------------------------------------
+
+
+def test_overrides_are_toml_or_bare_strings(tmp_path):
+    text = 'data.name = "regression-1d"'
+    overrides = ("train.steps=500", "model.hidden=[8, 9]", "prior.name=laplace", 'tracking.wandb="a b"')
+    changed = load(tmp_path, text, *overrides, " train.seed = 3", "optimiser.clip=1", "tracking.mlflow=http://h?a=b")
+    assert changed.train.steps == 500
+    assert changed.model.hidden == (8, 9)
+    assert changed.prior.name == "laplace"
+    assert changed.tracking.wandb == "a b"
+    assert changed.train.seed == 3
+    assert changed.optimiser.clip == 1.0
+    assert changed.tracking.mlflow == "http://h?a=b"
+
+
+def test_overrides_win_over_the_file_and_the_last_one_over_the_others(tmp_path):
+    text = '[data]\nname = "regression-1d"\n[train]\nsteps = "nonsense"\n[method]\nname = "de"'
+    changed = load(tmp_path, text, "train.steps=1000", "train.steps=2000", method="w-svgd", stochastic=True)
+    assert (changed.train.steps, changed.method.name, changed.method.stochastic) == (2000, "w-svgd", True)
+    assert not load(tmp_path, text, "train.steps=1000", stochastic=False).method.stochastic
+
+
+def test_a_line_break_in_an_override_sets_no_second_key(tmp_path):
+    with pytest.raises(config.ConfigError, match=r"data.name \(from --set\)"):
+        load(tmp_path, "", "data.name='regression-1d'\nother = 1")
+
+
+# -- paths --------------------------------------------------------------------------------------------------
+
+
+def test_paths_start_at_the_configs_folder(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here" / "run.toml").write_text('data.inputs = "../x.npy"\ndata.targets = "/y.npy"')
+    loaded = config.load(config.Path("here/run.toml"))
+    assert loaded.data.inputs == str(tmp_path.resolve() / "x.npy")
+    assert loaded.data.targets == "/y.npy"
+    assert config.parse(config.dump(loaded)) == loaded
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path):
+    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf" + config.template().encode())
+    assert config.load(tmp_path / "run.toml") == DEFAULTS
+
+
+def test_annealing_lasts_a_fifth_of_the_run_unless_told():
+    assert DEFAULTS.annealing_steps == 2000
+    assert config.parse(CHANGED).annealing_steps == 100
+
+
+# -- the registries -----------------------------------------------------------------------------------------
+
+
+def options(name):
+    section, key = name.split(".")
+    return config.KEYS[section][key].options
+
+
+def test_methods_are_those_of_the_registry():
+    names = get_args(config.MethodName)
+    assert sorted(names) == sorted([*rules.METHODS, *rules.ALIASES])
+    takes = {name: inspect.signature(rules.lookup(name).build).parameters for name in names}
+    assert {name for name in names if rules.lookup(name).stochastic == "no"} == set(config.NEVER_STOCHASTIC)
+    assert {name for name in names if "repulsion" in takes[name]} == set(config.WITH_REPULSION)
+    assert {name for name in names if rules.make(name).functional} == set(config.FUNCTIONAL)
+    assert {name for name in names if rules.make(name).space == "probabilities"} == {
+        name for name in names if name.endswith("-s")
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("data.name", data),
+        ("model.name", models),
+        ("model.activation", jax.nn),
+        ("prior.name", priors),
+        ("method.kernel", kernels),
+        ("method.functional_prior", functional_priors),
+    ],
+)
+def test_names_are_functions(name, module):
+    assert options(name)
+    for option in options(name):
+        assert callable(getattr(module, option.replace("-", "_")))
+
+
+def test_other_names_are_functions_too():
+    assert options("method.noise") == tuple(rules.NOISES)
+    assert all(callable(getattr(schedules, name)) for name in options("annealing.name") if name != "none")
+    assert all(callable(getattr(likelihoods, name)) for name in options("likelihood.name") if name != "auto")
+    optimisers = {name: getattr(optax, name) for name in options("optimiser.name") if name != "momentum"}
+    decay = {name for name, make in optimisers.items() if "weight_decay" in inspect.signature(make).parameters}
+    assert decay == set(config.WITH_WEIGHT_DECAY)
