@@ -1,9 +1,10 @@
 """From a trained ensemble and labelled data to one flat dict of numbers."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from stein import predict
 from stein.likelihoods import Likelihood
@@ -11,18 +12,22 @@ from stein.metrics import scoring
 from stein.types import Model, Particles
 
 
-def held_out(model: Model, likelihood: Likelihood, particles: Particles, x: Array, y: np.ndarray) -> dict[str, float]:
-    """``test_nll`` of the ensemble and of its members one by one, and ``test_accuracy`` or ``test_rmse``.
+def held_out(model: Model, likelihood: Likelihood, x: Array, y: Array) -> Callable[[Particles], dict[str, float]]:
+    """An evaluation on data that training does not see.
 
-    Leave dead members out of ``particles`` (:func:`stein.predict.living`).
+    Returns:
+        A function of particles, without the dead (:func:`stein.predict.living`): ``test_nll`` of the ensemble,
+        ``test_nll_members``, the mean of its members' own, and ``test_accuracy`` or ``test_rmse``.
     """
-    outputs = predict.outputs(model, particles, x)
-    log_probs = jax.vmap(likelihood.log_prob, (0, None))(outputs, jnp.asarray(y))
-    found = {"test_nll": scoring.nll(log_probs), "test_nll_members": -jnp.mean(log_probs)}
-    if "probabilities" in likelihood.features:
-        found["test_accuracy"] = scoring.accuracy(jax.nn.softmax(outputs), jnp.asarray(y))
-    else:
+
+    @jax.jit
+    def scores(particles: Particles, x: Array, y: Array) -> dict[str, Float[Array, ""]]:
+        outputs = predict.outputs(model, particles, x)
+        log_probs = jax.vmap(likelihood.log_prob, (0, None))(outputs, y)
+        found = {"test_nll": scoring.nll(log_probs), "test_nll_members": -jnp.mean(log_probs)}
+        if "probabilities" in likelihood.features:
+            return found | {"test_accuracy": scoring.accuracy(jax.nn.softmax(outputs), y)}
         means = jax.vmap(likelihood.features["outputs"].forward)(outputs)
-        targets = jnp.asarray(np.reshape(y, means.shape[1:]), means.dtype)
-        found["test_rmse"] = scoring.rmse(means, targets)
-    return {name: float(value) for name, value in found.items()}
+        return found | {"test_rmse": scoring.rmse(means, y.reshape(means.shape[1:]))}
+
+    return lambda particles: {name: float(value) for name, value in scores(particles, x, y).items()}

@@ -90,13 +90,13 @@ class _Run:
         self._finish(state)
 
     def _where_it_was(self) -> tuple[State, list[dict[str, Any]]]:
-        init = self.parts.algorithm.init
         key, n = jax.random.key(self.config.train.seed), self.config.method.particles
-        like = jax.eval_shape(lambda key: init(key, n), key)
+        first = jax.jit(lambda key: self.parts.algorithm.init(key, n))
+        like = jax.eval_shape(first, key)
         found = checkpoint.newest(self.folder / "checkpoints", like, self.warn)
         log = self.folder / "metrics.jsonl"
         if found is None:
-            state, length = init(key, n), 0
+            state, length = first(key), 0
         else:
             state, facts, _ = found
             length = facts["metrics_bytes"]
@@ -134,7 +134,7 @@ class _Run:
             called: list[train.Hook] = [
                 hooks.members(),
                 hooks.diagnostics(parts.algorithm, parts.batches, self.warn),
-                hooks.evaluation(self._evaluate, config.evaluation.every),
+                hooks.evaluation(self._evaluation(), config.evaluation.every),
                 log,
             ]
             if config.tracking.tensorboard:
@@ -165,12 +165,12 @@ class _Run:
             )
         return state
 
-    def _evaluate(self, state: State) -> dict[str, float]:
+    def _evaluation(self) -> Callable[[State], dict[str, float]]:
         test = self.parts.data.test
         if test is None:
-            return {}
-        living = predict.living(state.particles, state.alive)
-        return evaluate.held_out(self.parts.model, self.parts.likelihood, living, jnp.asarray(test.x), test.y)
+            return lambda state: {}
+        scores = evaluate.held_out(self.parts.model, self.parts.likelihood, jnp.asarray(test.x), jnp.asarray(test.y))
+        return lambda state: scores(predict.living(state.particles, state.alive))
 
     def _pulse(self, start: int) -> train.Hook:
         """Step and speed for `stein status`, once a second; a reader sees a whole file, a crash may lose it."""

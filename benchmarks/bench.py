@@ -1,0 +1,126 @@
+"""The measured promises of the engine, each a ratio taken side by side in one run: ``make bench``.
+
+Writes benchmarks/results.json and prints the same as a table. A machine that does something else at the same time
+measures something else.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from stein import data, doctor, evaluate, hooks, likelihoods, models, predict, priors, targets, train
+from stein.ensembles import build
+
+HERE = Path(__file__).parent
+REPEATS = 7
+
+
+def toy() -> tuple:
+    """Work T: 1-D regression, 1-50-50-1, 50 particles, batches of 64."""
+    x, y = data.regression_1d()
+    model = models.mlp([1, 50, 50, 1])
+    likelihood = likelihoods.gaussian(1.0)
+    target = targets.posterior(model, likelihood, priors.normal(), len(x))
+    return (
+        build("w-svgd", target),
+        data.Batches(x, y, 64, jax.random.key(1)),
+        evaluate.held_out(model, likelihood, jax.numpy.asarray(x), jax.numpy.asarray(y)),
+    )
+
+
+def loop_overhead(steps: int = 2000) -> dict:
+    """P8: a step inside the training loop, everything on as `stein train` has it, over a step of the bare scan."""
+    algorithm, batches, scores = toy()
+    state = jax.jit(lambda key: algorithm.init(key, 50))(jax.random.key(0))
+
+    @jax.jit
+    def bare(state, batches):
+        rows = batches.indices((0, 0), steps)
+        return jax.lax.scan(lambda s, r: algorithm.step(s, batches.take(r)), state, rows)
+
+    def with_everything():
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            hooks.tensorboard(f"{folder}/tb") as board,
+            hooks.progress() as bar,
+        ):
+            log = hooks.Log(f"{folder}/metrics.jsonl")
+            called = [
+                hooks.members(),
+                hooks.diagnostics(algorithm, batches, lambda message: None),
+                hooks.evaluation(lambda s: scores(predict.living(s.particles, s.alive)), 1000),
+                log, board, bar, hooks.Checkpoints(f"{folder}/checkpoints", every=1000),
+            ]  # fmt: skip
+            jax.block_until_ready(train.run(algorithm, state, batches, steps, chunk=100, hooks=called))
+
+    ours, theirs = side_by_side(with_everything, lambda: jax.block_until_ready(bare(state, batches)))
+    size = f"w-svgd, 1-50-50-1, n = 50, B = 64, {steps} steps, a log line every 100, a checkpoint every 1000"
+    return row("P8 training loop / bare scan", size, ours, theirs, 1.05)
+
+
+def side_by_side(one: Callable[[], object], other: Callable[[], object]) -> tuple[float, float]:
+    """Best times of both, repeats in turn, the first of each thrown away: it compiles."""
+    times = ([], [])
+    for _ in range(REPEATS + 1):
+        for work, taken in zip((one, other), times, strict=True):
+            began = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - began)
+    return min(times[0][1:]), min(times[1][1:])
+
+
+def row(name: str, size: str, ours: float, theirs: float, limit: float) -> dict:
+    ratio = ours / theirs
+    return {"row": name, "size": size, "seconds": ours, "peer_seconds": theirs, "ratio": ratio, "limit": limit,
+            "holds": ratio <= limit}  # fmt: skip
+
+
+def start_up() -> list[dict]:
+    """P13: the help, the first step of training, and what the compilation cache saves. Seconds, not ratios."""
+    command = str(Path(sys.executable).with_name("stein"))
+
+    def timed(*arguments: str, **extra: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([command, *arguments], check=True, capture_output=True, env=os.environ | extra)
+        return time.perf_counter() - began
+
+    helped = min(timed("--help") for _ in range(REPEATS))
+    cold, warm = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "toy.toml"
+        config.write_text('[data]\nname = "regression-1d"\n[method]\nname = "w-svgd"\nparticles = 50\n'
+                          "[train]\nsteps = 1\nlog_every = 1\nbatch_size = 64\n[checkpoints]\nevery = 1\n")  # fmt: skip
+        for i in range(5):
+            cache = f"{folder}/cache{i}"
+            for taken, name in ((cold, "cold"), (warm, "warm")):
+                taken.append(timed("train", str(config), "--out", f"{folder}/{name}{i}", XDG_CACHE_HOME=cache))
+    size = "w-svgd, 1-50-50-1, n = 50; a whole `stein train` of one step, checkpoint and export included"
+    return [
+        row("P13 stein --help", "seconds", helped, 1.0, 0.5),
+        row("P13 a run of one step", size + "; seconds", statistics.median(cold), 1.0, 5.0),
+        row("P13 second run / first run", size, statistics.median(warm), statistics.median(cold), 1.0),
+    ]
+
+
+def main() -> int:
+    rows = [loop_overhead(), *start_up()]
+    facts = {name: doctor.facts()[name] for name in ("jax", "jaxlib", "python", "platform", "CPU threads")}
+    result = {"command": "make bench", "repeats": REPEATS, "environment": facts, "rows": rows}
+    (HERE / "results.json").write_text(json.dumps(result, indent=2) + "\n")
+    for r in rows:
+        print(f"{r['row']:32} {r['ratio']:7.3f}  limit {r['limit']:5.2f}  {'holds' if r['holds'] else 'FAILS'}")
+    return int(not all(r["holds"] for r in rows))
+
+
+if __name__ == "__main__":
+    np.seterr(all="raise")
+    sys.exit(main())
