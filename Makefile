@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-long lint demo mutants clean
+.PHONY: help install test test-long lint demo mutants crash-test bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,12 @@ demo: $(STAMP)  ## draw the first figure into demo/
 
 mutants: $(STAMP)  ## plant bugs and see the tests catch them
 	$(BIN)/python tests/mutants.py
+
+crash-test: $(STAMP)  ## kill N training processes (300 unless given) and compare bytes
+	$(BIN)/python tests/crash_test.py $(or $(N),300)
+
+bench: $(STAMP)  ## measure the engine on a quiet machine, into benchmarks/results.json
+	$(BIN)/python benchmarks/bench.py
 
 clean:  ## remove .venv and everything that can be made again
 	rm -rf $(VENV) build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from stein.targets import density, posterior
 
     from . import (
+        checkpoint,
         data,
         functional_priors,
+        hooks,
         kernels,
         likelihoods,
         models,
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "build",
+    "checkpoint",
     "data",
     "density",
     "ensemble",
     "functional_priors",
+    "hooks",
     "kernels",
     "likelihoods",
     "models",

@@ -11,12 +11,6 @@ import pytest
 import runs
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled programs, shared by all processes of this test session (and by the workers of pytest-xdist)."""
-    return tmp_path_factory.getbasetemp().parent / "cache"
-
-
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs.write_config(tmp_path_factory.mktemp("config"))

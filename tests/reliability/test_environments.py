@@ -13,11 +13,6 @@ import runs
 SHORT = ["--set", "train.steps=300"]
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.getbasetemp().parent / "cache"
-
-
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs.write_config(tmp_path_factory.mktemp("config"))
