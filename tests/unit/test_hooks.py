@@ -4,6 +4,8 @@ import gc
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -221,8 +223,25 @@ def test_mlflow_takes_the_metrics_into_a_local_store_and_a_resumed_run_goes_on(t
     assert (found.data.params, found.info.status) == ({"method.name": "w-svgd"}, "FINISHED")
 
 
+def test_wandb_takes_the_metrics_into_an_offline_run(tmp_path):
+    """In a process of its own, because wandb starts one too."""
+    pytest.importorskip("wandb")
+    script = """if True:
+        from stein import hooks
+        from stein.train import Moment
+        with hooks.wandb("project", "a-run", {"method.name": "w-svgd"}) as tracker:
+            for step in (10, 20):
+                tracker(Moment(None, None, step, 20, {"log_likelihood": -1.5, "members": [1.0]}))
+    """
+    offline = os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
+    subprocess.run([sys.executable, "-c", script], env=offline, check=True, timeout=60)
+    (written,) = tmp_path.glob("wandb/offline-run-*-a-run/*.wandb")
+    assert b"log_likelihood" in written.read_bytes()
+    assert b"method.name" in written.read_bytes()
+
+
 def test_a_tracker_that_is_not_installed_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ImportError, match=r"stein\[wandb\]"), hooks.wandb("project", "name"):
         pass
 
