@@ -57,8 +57,18 @@ def environment(cache: Path, **extra: str) -> dict[str, str]:
 def start(arguments: list, cache: Path, **extra: str) -> subprocess.Popen:
     command = [STEIN, *map(str, arguments)]
     return subprocess.Popen(
-        command, env=environment(cache, **extra), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment(cache, **extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_signals,
     )
+
+
+def hear_signals() -> None:
+    """As in a terminal, even where the tests themselves run in the background, which ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(arguments: list, cache: Path, timeout: float = 120, **extra: str) -> subprocess.CompletedProcess:

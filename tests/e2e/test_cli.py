@@ -150,7 +150,8 @@ def test_every_exception_has_its_exit_code(
 
 def test_ctrl_c_during_work_exits_130() -> None:
     script = """if True:
-        import sys, time, stein.cli
+        import signal, sys, time, stein.cli
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
         def work():
             print("ready", flush=True)
             time.sleep(60)

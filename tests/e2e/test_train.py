@@ -121,3 +121,18 @@ def test_a_newer_or_damaged_checkpoint_is_named(tmp_path: Path, cache: Path) -> 
     refused = runs.run(["resume", run, "--quiet"], cache)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "opt.safetensors: damaged" in refused.stderr
+
+
+def test_a_log_that_was_shortened_is_told_and_goes_on(tmp_path: Path, cache: Path) -> None:
+    """Sees a log that is filled up with zeros to the length that the checkpoint remembers."""
+    config = runs.write_config(tmp_path)
+    run = tmp_path / "run"
+    runs.run(["train", config, "--out", run, "--quiet"], cache, STEIN_FAILPOINT="folder.renamed:2")
+    log = run / "metrics.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:2]) + lines[2][:10])
+    resumed = runs.run(["resume", run, "--quiet"], cache)
+    assert resumed.returncode == 0
+    assert f"warning: {log}: lines are missing at its end" in resumed.stderr
+    steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
+    assert steps == [50, 100, *range(250, 6001, 50)]

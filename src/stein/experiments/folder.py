@@ -133,7 +133,11 @@ def last_row(path: Path) -> dict[str, Any]:
         return {}
 
 
-def cut(path: Path, length: int) -> None:
-    """Forget what was logged after the checkpoint that a run is resumed from."""
-    with open(path, "ab") as file:
+def cut(path: Path, length: int) -> int:
+    """Forget what was logged after the checkpoint that a run is resumed from; returns the bytes that are left."""
+    with open(path, "a+b") as file:
+        if file.tell() < length:  # somebody shortened it: keep the whole lines
+            file.seek(0)
+            length = file.read().rfind(b"\n") + 1
         file.truncate(length)
+    return length

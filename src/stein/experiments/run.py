@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +72,13 @@ def use_compilation_cache() -> None:
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+class _Facts(msgspec.Struct, forbid_unknown_fields=True):
+    """What a checkpoint's manifest says about its run."""
+
+    config: str
+    metrics_bytes: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+
+
 @dataclasses.dataclass
 class _Run:
     config: configs.Config
@@ -98,11 +105,16 @@ class _Run:
         if found is None:
             state, length = first(key), 0
         else:
-            state, facts, _ = found
-            length = facts["metrics_bytes"]
-            if facts["config"] != configs.fingerprint(self.config):
+            state, saved, path = found
+            try:
+                facts = msgspec.convert(saved, _Facts)
+            except msgspec.ValidationError as error:
+                raise checkpoint.CheckpointError(f"{path}: not a checkpoint of a run: {error}") from error
+            length = facts.metrics_bytes
+            if facts.config != configs.fingerprint(self.config):
                 raise ValueError(f"{self.folder}: config.toml is not the one that the checkpoint was made with")
-        folders.cut(log, length)
+        if folders.cut(log, length) < length:
+            self.warn(f"{log}: lines are missing at its end; the run goes on without them")
         return state, folders.read_rows(log)
 
     def _is_early_enough(self, rows: list[dict[str, Any]]) -> bool:
@@ -116,7 +128,7 @@ class _Run:
         def facts() -> dict[str, Any]:
             size = log.write()
             durable.sync(log.path)  # before the manifest that relies on it
-            return {"config": configs.fingerprint(config), "metrics_bytes": size}
+            return msgspec.to_builtins(_Facts(configs.fingerprint(config), size))
 
         best = METRIC if config.checkpoints.best else None
         saver = hooks.Checkpoints(
@@ -246,7 +258,6 @@ def _card(config: configs.Config, parts: Parts, numbers: dict[str, Any], alive: 
 | | |
 |---|---|
 | method | {method.name}{stochastic}: {method.summary} |
-| distributed as | {method.posterior} (see `stein methods`) |
 | data | {source}, {rows} training points |
 | model | {config.model.name}, likelihood {parts.likelihood.name}, prior {config.prior.name}({config.prior.scale}) |
 | training | {numbers.get("step", 0)} steps, seed {config.train.seed}, {config.train.precision} |
@@ -266,7 +277,7 @@ def _card(config: configs.Config, parts: Parts, numbers: dict[str, Any], alive: 
 - The spread of the members is an estimate of what the data leave open under this model and prior, not a guarantee;
   far from the data it follows the prior.
 - Trained on the data above only: inputs of another kind, scale or preprocessing are out of distribution.
-- {method.name} targets the posterior: {method.posterior}.
+- Are the members draws from the posterior? For {method.name}: "{method.posterior}" (`stein methods` explains).
 
 `ensemble.safetensors` holds the weights, members along the first axis of every array, and the whole config as metadata.
 """

@@ -35,7 +35,8 @@ def requests() -> Iterator[list[int]]:
             with contextlib.suppress(OSError):
                 print("stopping at the next pause, with a checkpoint; once more to stop at once", file=sys.stderr)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    # A shell starts its background jobs with SIGINT ignored: Ctrl-C is then meant for somebody else.
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
     handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     listener = threading.Thread(target=listen, daemon=True)

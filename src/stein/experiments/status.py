@@ -27,8 +27,10 @@ def look(run: Path) -> dict[str, Any]:
     progress = folders.read_json(run / "progress.json")
     row = folders.last_row(run / "metrics.jsonl")
     running, finished = folders.is_running(run), folders.is_finished(run)
-    speed, step = progress.get("speed"), row.get("step", 0)
-    known = running and speed and time.time() - progress.get("time", 0) < 600
+    speed, written = (progress.get(name) for name in ("speed", "time"))
+    speed = speed if isinstance(speed, float) and speed > 0 else None
+    fresh = isinstance(written, float) and time.time() - written < 600
+    step = row.get("step", 0)
     return {
         "run": str(run),
         "state": "finished" if finished else "running" if running else "stopped",
@@ -36,7 +38,7 @@ def look(run: Path) -> dict[str, Any]:
         "step": step,
         "steps": config.train.steps,
         "steps_per_second": speed,
-        "seconds_left": (config.train.steps - step) / speed if known and speed else None,
+        "seconds_left": (config.train.steps - step) / speed if running and fresh and speed else None,
         "alive": row.get("alive"),
         "members": config.method.particles,
         "metrics": {name: value for name, value in row.items() if isinstance(value, float)},
