@@ -10,6 +10,12 @@ import time
 from pathlib import Path
 
 STEIN = Path(sys.executable).with_name("stein")
+# As in a terminal, even where the tests themselves run in the background, where Ctrl-C is ignored.
+HEARING_SIGNALS = [
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+]
 # Small networks and many checkpoints: the process spends its time where a crash hurts.
 CONFIG = """
 [data]
@@ -55,20 +61,10 @@ def environment(cache: Path, **extra: str) -> dict[str, str]:
 
 
 def start(arguments: list, cache: Path, **extra: str) -> subprocess.Popen:
-    command = [STEIN, *map(str, arguments)]
+    command = [*HEARING_SIGNALS, STEIN, *map(str, arguments)]
     return subprocess.Popen(
-        command,
-        env=environment(cache, **extra),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_signals,
+        command, env=environment(cache, **extra), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-
-
-def hear_signals() -> None:
-    """As in a terminal, even where the tests themselves run in the background, which ignores Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(arguments: list, cache: Path, timeout: float = 120, **extra: str) -> subprocess.CompletedProcess:
