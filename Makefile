@@ -27,8 +27,8 @@ test: $(STAMP)  ## all tests but the long ones, and the examples in docstrings
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
 	$(BIN)/python -m pytest --doctest-modules src
 
-test-long: $(STAMP)  ## the tests marked long
-	$(BIN)/python -m pytest -n 2 --dist load -m long -rA --no-header tests
+test-long: $(STAMP)  ## the tests marked long, into results/test-long
+	STEIN_TEST_RESULTS=results/test-long/test-long.json $(BIN)/python -m pytest -n 2 --dist load -m long tests
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

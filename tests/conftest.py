@@ -1,5 +1,6 @@
 """Every test runs in strict mode: no silent dtype or rank promotion, shapes checked, four simulated devices."""
 
+import json
 import os
 
 # Most tests compile for seconds and run for milliseconds; those that run longer ask for more effort themselves.
@@ -25,3 +26,19 @@ install_import_hook("stein", "checked.typechecker")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiled programs of the training processes that tests start, shared by the workers of pytest-xdist."""
     return tmp_path_factory.getbasetemp().parent / "cache"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What `make test-long` leaves behind: every test with its outcome, and the numbers that it printed."""
+    path = os.environ.get("STEIN_TEST_RESULTS")
+    if path is None:
+        return
+    reports = [r for kind in ("passed", "failed", "skipped", "error") for r in terminalreporter.stats.get(kind, [])]
+    seconds = sum(report.duration for report in reports)
+    tests = {
+        report.nodeid: {"outcome": report.outcome, "printed": report.capstdout.splitlines()[:20]} for report in reports
+    }
+    counts = {kind: len(terminalreporter.stats.get(kind, [])) for kind in ("passed", "failed", "skipped")}
+    result = {"command": "make test-long", **counts, "processor_minutes": round(seconds / 60, 1), "tests": tests}
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")

@@ -38,7 +38,10 @@ def main(kills: int) -> int:
             )
             return {"method": method, "killed": found["killed"], "same": same, "leftovers": len(found["leftovers"])}
 
-        chains = list(pool.map(chain, range(-(-kills // KILLS_IN_A_CHAIN))))
+        chains: list[dict] = []
+        while (left := kills - sum(len(c["killed"]) for c in chains)) > 0:  # a run may end before its ninth kill
+            more = -(-left // KILLS_IN_A_CHAIN)
+            chains += pool.map(chain, range(len(chains), len(chains) + more))
     places = Counter(kill.rsplit(":", 1)[0] for c in chains for kill in c["killed"] if ":" in kill)
     total = sum(len(c["killed"]) for c in chains)
     result = {

@@ -25,7 +25,7 @@ particles = 4
 [model]
 hidden = [8]
 [train]
-steps = 6000
+steps = 12000
 batch_size = 16
 log_every = 50
 [evaluation]
@@ -116,7 +116,7 @@ def kill_chain(folder: Path, config: Path, method: str, kills: int, seed: int, c
         else:
             process = start(arguments, cache)
             if len(killed) % 4:  # at any time from the launch on: imports, compilation
-                delay = chooser.uniform(0.05, 4.0)
+                delay = chooser.uniform(0.05, 3.0)
                 place = f"{delay:.2f} s after launch"
             else:  # while it trains
                 lines = folder / "metrics.jsonl"

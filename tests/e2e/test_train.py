@@ -135,4 +135,4 @@ def test_a_log_that_was_shortened_is_told_and_goes_on(tmp_path: Path, cache: Pat
     assert resumed.returncode == 0
     assert f"warning: {log}: lines are missing at its end" in resumed.stderr
     steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
-    assert steps == [50, 100, *range(250, 6001, 50)]
+    assert steps == [50, 100, *range(250, 12001, 50)]
