@@ -35,6 +35,7 @@ class Info(NamedTuple):
     log_likelihood: Float[Array, " n"]
     log_prior: Float[Array, " n"]
     alive: Bool[Array, " n"]
+    more: dict[str, Array] = {}  # noqa: RUF012 - what an algorithm alone has to tell, a number for each particle
 
 
 class Algorithm(NamedTuple):

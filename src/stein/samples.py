@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from stein import train
 from stein.data import Batches
@@ -51,13 +51,35 @@ def to_arviz(samples: Samples) -> Any:
 
     It has a variable for each leaf of the weights, named by its path. Needs the extra ``stein[arviz]``.
     """
-    try:
-        import arviz
-    except ImportError as error:
-        raise ImportError("to_arviz needs ArviZ: pip install 'stein[arviz]'") from error
+    arviz = _arviz("to_arviz")
     alive = np.asarray(samples.alive[-1])
     variables = {
         jax.tree_util.keystr(path, simple=True, separator=".") or "w": np.moveaxis(np.asarray(leaf), 0, 1)[alive]
         for path, leaf in jax.tree.flatten_with_path(samples.particles)[0]
     }
     return arviz.from_dict(posterior=variables)
+
+
+def diagnose_functions(functions: Float[np.ndarray, "chains draws points"]) -> dict[str, np.ndarray]:
+    """Have the chains mixed where it matters? Split R-hat, bulk and tail effective sample size of f(x) at every point.
+
+    Of functions and not of weights: a network has many weights for one function. R-hat near 1 and hundreds of effective
+    draws say that the chains agree; they cannot say that all chains missed the same mode. Needs ``stein[arviz]``.
+
+    Reference: Vehtari et al. (2021), "Rank-normalization, folding, and localization".
+    """
+    arviz = _arviz("diagnose_functions")
+    draws = arviz.convert_to_dataset({"f": np.asarray(functions, float)})
+    return {
+        "rhat": arviz.rhat(draws)["f"].to_numpy(),
+        "ess_bulk": arviz.ess(draws, method="bulk")["f"].to_numpy(),
+        "ess_tail": arviz.ess(draws, method="tail")["f"].to_numpy(),
+    }
+
+
+def _arviz(user: str) -> Any:
+    try:
+        import arviz
+    except ImportError as error:
+        raise ImportError(f"{user} needs ArviZ: pip install 'stein[arviz]'") from error
+    return arviz

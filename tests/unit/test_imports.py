@@ -24,7 +24,7 @@ ROWS = """
 1   kernels likelihoods priors models metrics data
 0   types tree schedules
 """
-ALSO_ALLOWED = {("train", "checkpoint"), ("samples", "train"), ("tree", "types")}
+ALSO_ALLOWED = {("hmc", "ensembles"), ("train", "checkpoint"), ("samples", "train"), ("tree", "types")}
 
 PURE_UP_TO_ROW = 5
 IMPURE = ("stein.data", "stein.models.adapters")
