@@ -88,12 +88,9 @@ def healthy(x: Particles) -> Bool[Array, " n"]:
     into infinity.
     """
 
-    def leaf_healthy(leaf: Array) -> Array:
-        limit = jnp.sqrt(jnp.finfo(leaf.dtype).max / leaf[0].size)
-        largest = jnp.max(jnp.abs(leaf).reshape(leaf.shape[0], -1), axis=1, initial=0)  # NaN stays NaN
-        return largest < jnp.asarray(limit, leaf.dtype)
-
-    return jnp.all(jnp.stack([leaf_healthy(leaf) for leaf in jax.tree.leaves(x)]), axis=0)
+    wide = dtype(x)
+    squares = [jnp.sum(jnp.square(leaf.astype(wide)).reshape(leaf.shape[0], -1), axis=1) for leaf in jax.tree.leaves(x)]
+    return jnp.isfinite(sum(squares[1:], squares[0]))  # NaN and infinity stay what they are in a sum of squares
 
 
 def normal(key: Key, ids: Int[Array, " n"], like: Particles) -> Particles:
