@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from stein import data, functional_priors, kernels, likelihoods, models, priors, rules, schedules
-from stein.experiments import config
+from stein.experiments import config, schema
 from stein.experiments.config import Config, Data
 
 DEFAULTS = Config(data=Data(name="regression-1d"))
@@ -206,7 +206,7 @@ def options(name):
 
 
 def test_methods_are_those_of_the_registry():
-    names = get_args(config.MethodName)
+    names = get_args(schema.MethodName)
     assert sorted(names) == sorted([*rules.METHODS, *rules.ALIASES])
     takes = {name: inspect.signature(rules.lookup(name).build).parameters for name in names}
     assert {name for name in names if rules.lookup(name).stochastic == "no"} == set(config.NEVER_STOCHASTIC)

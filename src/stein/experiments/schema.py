@@ -1,0 +1,253 @@
+"""What a run is: every key of its config with its type, its limits and its meaning, written once.
+
+The checks of :mod:`stein.experiments.config`, ``stein train --help`` and the file that ``stein config init`` writes are
+made from these classes. No jax here: help and complaints come at once. Names that belong to registries elsewhere
+(methods, noises ...) are repeated as literals, and a test holds them equal.
+"""
+
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct, inspect
+
+
+def about(meaning: str, **limits: Any) -> Meta:
+    """The meaning of a key, and its limits."""
+    return Meta(description=meaning, **limits)
+
+
+Seed = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Steps = Annotated[int, Meta(ge=1, le=10**9)]  # the step counter has 32 bits
+StepsOrNone = Annotated[int, Meta(ge=0, le=10**9)]
+Positive = Annotated[float, Meta(gt=0)]
+Text = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z", max_length=4096)]
+
+MethodName = Literal[
+    "de", "sgld", "psgld", "w-svgd", "f-svgd", "fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s",
+    "hp-svgd", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob",
+]  # fmt: skip
+FUNCTIONAL = ("f-svgd", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob")
+NEVER_STOCHASTIC = ("de", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", *FUNCTIONAL)
+WITH_REPULSION = ("fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s", "hp-svgd")
+WITH_WEIGHT_DECAY = ("adamw", "lamb", "lion")
+
+
+class Data(Struct, frozen=True):
+    """What to learn from: a built-in set by name, one file, or a pair of files."""
+
+    name: Annotated[Literal["", "regression-1d", "classification-2d"], about("built-in data set")] = ""
+    file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths start at this file's folder")] = ""
+    inputs: Annotated[Text, about(".npy file of the inputs, a row for each point")] = ""
+    targets: Annotated[Text, about(".npy file of the targets, goes with inputs")] = ""
+    target: Annotated[Text, about("name of the target column, for .csv and .parquet")] = ""
+    test_fraction: Annotated[float, about("fraction of the points held out for evaluation", ge=0, lt=1)] = 0.1
+    standardise: Annotated[bool, about("shift and scale every input to mean 0 and standard deviation 1")] = False
+    seed: Annotated[Seed, about("seed of the held-out points, and of built-in sets")] = 42
+
+
+class Method(Struct, frozen=True):
+    """How the members of the ensemble pull and push one another; `stein methods` explains the names."""
+
+    name: Annotated[MethodName, about("method")] = "h-svgd"
+    stochastic: Annotated[bool, about("add the noise that makes the method a sampler")] = False
+    particles: Annotated[int, about("members of the ensemble", ge=1, le=100_000)] = 20
+    repulsion: Annotated[
+        Literal["auto", "exact", "local"],
+        about("repulsion of the fw-, h- and hp- methods; auto: local, but exact where noise or hp-svgd needs it"),
+    ] = "auto"
+    kernel: Annotated[Literal["rbf", "imq"], about("kernel, where the method has one")] = "rbf"
+    bandwidth: Annotated[Literal["median"] | Positive, about("bandwidth h of the kernel k(|x - y|²/h)")] = "median"
+    noise: Annotated[
+        Literal["cholesky", "elementwise-shared", "elementwise-independent"],
+        about("root of the noise covariance; the elementwise ones are wrong and for reproduction only"),
+    ] = "cholesky"
+    noise_place: Annotated[
+        Literal["langevin", "adam-inside"], about("where noise enters; adam-inside is for reproduction only")
+    ] = "langevin"
+    temperature: Annotated[Positive, about("T; the target is the posterior to the power 1/T")] = 1.0
+    start: Annotated[Literal["prior", "model"], about("first weights: prior draws, or the model's initialiser")] = (
+        "prior"
+    )
+    functional_prior: Annotated[
+        Literal["none", "ssge", "moment-matched"], about("prior over functions, read by the functional methods only")
+    ] = "none"
+    measurement: Annotated[
+        Literal["batch", "independent"],
+        about("where kernels of functions look: the gradient's batch, or one drawn on its own (unbiased with noise)"),
+    ] = "batch"
+
+
+class Model(Struct, frozen=True):
+    """The network of each member."""
+
+    name: Annotated[Literal["mlp", "resnet32"], about("fully connected, or residual for images")] = "mlp"
+    hidden: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=100_000)], ...], about("widths of the mlp's hidden layers", max_length=100)
+    ] = (50, 50)
+    activation: Annotated[
+        Literal["relu", "tanh", "silu", "gelu", "elu", "softplus"], about("activation of the mlp")
+    ] = "relu"
+
+
+class Likelihood(Struct, frozen=True):
+    """How targets scatter around the network's outputs."""
+
+    name: Annotated[
+        Literal["auto", "gaussian", "heteroscedastic", "categorical"],
+        about("auto: categorical for integer targets, gaussian for others"),
+    ] = "auto"
+    sigma: Annotated[Literal["learned"] | Positive, about("standard deviation of the gaussian likelihood")] = 1.0
+
+
+class Prior(Struct, frozen=True):
+    """What is believed of the weights before any data."""
+
+    name: Annotated[Literal["normal", "laplace"], about("independent over the weights")] = "normal"
+    scale: Annotated[Positive, about("standard deviation (normal) or diversity (laplace)")] = 1.0
+
+
+class Train(Struct, frozen=True):
+    """The loop."""
+
+    steps: Annotated[Steps, about("training steps")] = 10_000
+    batch_size: Annotated[int, about("points in a batch; 0: all of them", ge=0, le=10**9)] = 0
+    seed: Annotated[Seed, about("seed of first weights, batches and noise")] = 0
+    log_every: Annotated[Steps, about("steps between lines of metrics.jsonl, compiled as one loop")] = 100
+    precision: Annotated[Literal["float32", "float64"], about("floating-point numbers")] = "float32"
+    on_nan: Annotated[
+        Literal["freeze", "resample", "stop"], about("what happens when a member is no longer finite")
+    ] = "freeze"
+    min_alive: Annotated[float, about("the run fails when a smaller fraction of members is finite", gt=0, le=1)] = 0.5
+    early_stop: Annotated[
+        int, about("stop after so many evaluations without a better held-out nll; 0: never", ge=0, le=10**9)
+    ] = 0
+
+
+class Optimiser(Struct, frozen=True):
+    """How a force becomes a step."""
+
+    name: Annotated[
+        Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad", "lion", "lamb", "nadam", "radam"],
+        about("Optax optimiser of deterministic methods; with noise the steps are Langevin's"),
+    ] = "adam"
+    learning_rate: Annotated[Positive, about("step size; a Langevin step is this over the number of points")] = 1e-3
+    schedule: Annotated[
+        Literal["constant", "cosine", "exponential", "polynomial"], about("how the learning rate falls")
+    ] = "constant"
+    final_fraction: Annotated[
+        float, about("learning rate at the last step over learning_rate, when it falls", gt=0, lt=1)
+    ] = 0.01
+    warmup_steps: Annotated[StepsOrNone, about("steps of linear growth to learning_rate before all else")] = 0
+    clip: Annotated[float, about("largest norm of a member's gradient; 0: any", ge=0)] = 0.0
+    weight_decay: Annotated[
+        float, about("decoupled decay of adamw, lamb and lion, on top of the prior", ge=0, lt=1)
+    ] = 0.0
+
+
+class Annealing(Struct, frozen=True):
+    """A driving force that grows, so that members spread out first."""
+
+    name: Annotated[Literal["none", "linear", "hyperbolic", "cyclical"], about("shape of the growth")] = "none"
+    steps: Annotated[StepsOrNone, about("steps until full force; 0: a fifth of train.steps")] = 0
+    power: Annotated[Positive, about("steepness of hyperbolic and cyclical")] = 10.0
+    cycles: Annotated[int, about("repetitions of cyclical", ge=1, le=10**6)] = 5
+
+
+class Evaluation(Struct, frozen=True):
+    """Metrics on the held-out points."""
+
+    every: Annotated[
+        StepsOrNone, about("steps between evaluations; 0: only at the end; a multiple of train.log_every")
+    ] = 1000
+
+
+class Checkpoints(Struct, frozen=True):
+    """What survives a crash."""
+
+    every: Annotated[Steps, about("steps between checkpoints; a multiple of train.log_every")] = 1000
+    keep: Annotated[int, about("latest checkpoints to keep", ge=2, le=10**6)] = 3
+    best: Annotated[bool, about("also keep the one with the best held-out nll")] = False
+
+
+class Tracking(Struct, frozen=True):
+    """Who else hears of the metrics."""
+
+    tensorboard: Annotated[bool, about("write TensorBoard events to tb/ in the run")] = True
+    wandb: Annotated[Text, about("Weights & Biases project; empty: off")] = ""
+    mlflow: Annotated[Text, about("MLflow tracking URI; empty: off")] = ""
+
+
+class Config(Struct, frozen=True):
+    """A run. Only ``data`` must be given."""
+
+    data: Data
+    method: Method = Method()
+    model: Model = Model()
+    likelihood: Likelihood = Likelihood()
+    prior: Prior = Prior()
+    train: Train = Train()
+    optimiser: Optimiser = Optimiser()
+    annealing: Annealing = Annealing()
+    evaluation: Evaluation = Evaluation()
+    checkpoints: Checkpoints = Checkpoints()
+    tracking: Tracking = Tracking()
+
+    @property
+    def annealing_steps(self) -> int:
+        """Length of the annealing, with its default filled in."""
+        return self.annealing.steps or self.train.steps // 5
+
+
+# -- keys ---------------------------------------------------------------------------------------------------
+
+
+class Key(Struct, frozen=True):
+    """One key, as people read about it."""
+
+    type: Any
+    default: Any
+    meaning: str
+    allowed: str
+    options: tuple[str, ...]
+
+
+def _key(field: msgspec.structs.FieldInfo) -> Key:
+    described: Any = inspect.type_info(field.type)  # a type and its description
+    options = _options(field.type)
+    allowed = _allowed(described.type, options)
+    return Key(field.type, field.default, described.extra_json_schema["description"], allowed, options)
+
+
+def _options(kind: Any) -> tuple[str, ...]:
+    """The names that a type allows, in the order in which they are written (msgspec sorts them)."""
+    if get_origin(kind) is Literal:
+        return tuple(name for name in get_args(kind) if name)
+    return tuple(name for part in get_args(kind) for name in _options(part))
+
+
+def _allowed(kind: Any, options: tuple[str, ...]) -> str:
+    """The values of a type, in words."""
+    match kind:
+        case inspect.UnionType():
+            return " or ".join(_allowed(part, options) for part in kind.types)
+        case inspect.LiteralType():
+            return options[0] if len(options) == 1 else f"one of {', '.join(options)}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.StrType():
+            return f"text of one line, at most {kind.max_length} characters"
+        case inspect.VarTupleType():
+            return f"a list of at most {kind.max_length}, each {_allowed(kind.item_type, options)}"
+        case inspect.IntType():
+            return f"a whole number from {kind.ge} to {kind.le:_}"
+        case inspect.FloatType():
+            words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+            limits = ((word, getattr(kind, limit)) for limit, word in words.items())
+            return "a number " + " and ".join(f"{word} {limit}" for word, limit in limits if limit is not None)
+    raise TypeError(f"no words for {kind}")
+
+
+SECTIONS: dict[str, type[Struct]] = {field.name: field.type for field in msgspec.structs.fields(Config)}
+KEYS: dict[str, dict[str, Key]] = {
+    name: {field.name: _key(field) for field in msgspec.structs.fields(section)} for name, section in SECTIONS.items()
+}
