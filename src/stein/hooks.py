@@ -64,12 +64,12 @@ def diagnostics(algorithm: Algorithm, batches: Batches | None, warn: Callable[[s
 
 
 def members() -> Hook:
-    """Adds each member's own log-likelihood and log-prior, means over the chunk, to the metrics."""
+    """Adds each member's log-likelihood and log-prior, means over the chunk, to the metrics; ``None`` for the dead."""
 
     def hook(moment: Moment) -> None:
         for name in ("log_likelihood", "log_prior"):
             values = np.asarray(getattr(moment.info, name)).mean(axis=0)
-            moment.metrics[f"{name}_members"] = [float(value) for value in values]
+            moment.metrics[f"{name}_members"] = [float(value) if math.isfinite(value) else None for value in values]
 
     return hook
 
@@ -214,18 +214,20 @@ def progress(show: bool = True, start: int = 0) -> Iterator[Hook]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     bar = Progress(*columns, console=console, auto_refresh=False, disable=not (show and console.is_terminal))
     task = bar.add_task("compiling", total=None, completed=start)
-    clock, printed = Stopwatch(start), time.monotonic()
+    clock, shown = Stopwatch(start), time.monotonic()
+    pause = 0.1 if console.is_terminal else 10.0
 
     def hook(moment: Moment) -> None:
-        nonlocal printed
+        nonlocal shown
         speed = clock.speed(moment.step)
+        if not show or (time.monotonic() - shown < pause and moment.step < moment.last_step):
+            return
+        shown = time.monotonic()
         text = f"{speed:.0f} step/s  {_headline(moment.metrics)}"
         bar.update(task, completed=moment.step, total=moment.last_step, description=text, refresh=True)
-        quiet = time.monotonic() - printed
-        if show and not console.is_terminal and (quiet > 10 or moment.step == moment.last_step):
+        if not console.is_terminal:
             with contextlib.suppress(OSError):  # a reader who left
                 print(f"step {moment.step}/{moment.last_step}  {text}", file=sys.stderr, flush=True)
-            printed = time.monotonic()
 
     with bar:
         bar.refresh()
@@ -253,7 +255,7 @@ def tensorboard(folder: Path | str, start: int = 0, warn: Callable[[str], None] 
     """Every metric as a scalar in an event file that TensorBoard opens; a full disk ends it, with a warning.
 
     Args:
-        start: the step that the run starts from; TensorBoard forgets what an earlier attempt wrote after it.
+        start: the step that the run has done; TensorBoard forgets what an earlier attempt wrote after it.
     """
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -262,7 +264,7 @@ def tensorboard(folder: Path | str, start: int = 0, warn: Callable[[str], None] 
     Path(folder).mkdir(parents=True, exist_ok=True)
     # Events are written here and now: the usual writer's thread would lose them, and its errors, at the end.
     writer = EventsWriter(str(Path(folder) / "events"), f".{time.time_ns()}")
-    writer.write_event(Event(wall_time=time.time(), step=start, session_log=SessionLog(status=SessionLog.START)))
+    writer.write_event(Event(wall_time=time.time(), step=start + 1, session_log=SessionLog(status=SessionLog.START)))
 
     broken = False
 

@@ -99,6 +99,16 @@ def test_the_log_has_a_line_for_each_chunk_and_no_nan(tmp_path):
     assert all("bad" not in row and row["good"] == 1.5 and len(row["log_prior_members"]) == 4 for row in rows)
 
 
+def test_a_dead_member_is_no_number_in_the_log(tmp_path):
+    """Sees NaN in a file that is to be JSON."""
+    state = start()
+    broken = state._replace(particles=jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), state.particles))
+    run(hooks.members(), hooks.Log(tmp_path / "log"), state=broken, steps=10)
+    row = json.loads((tmp_path / "log").read_text(), parse_constant=pytest.fail)
+    assert [value is None for value in row["log_prior_members"]] == [False, True, False, False]
+    assert row["alive"] == 3
+
+
 def test_the_log_waits_for_room_without_tearing_a_line(tmp_path, monkeypatch):
     """A disk that is full at steps 20 and 30, after half of a line. Sees a line torn, lost or doubled."""
     path, told, tries = tmp_path / "log", [], []
@@ -189,7 +199,7 @@ def test_tensorboard_opens_the_events_and_forgets_a_lost_attempt(tmp_path):
 
     with hooks.tensorboard(tmp_path) as board:
         run(board)
-    with hooks.tensorboard(tmp_path, start=21) as board:
+    with hooks.tensorboard(tmp_path, start=20) as board:
         run(lambda moment: moment.metrics.update(log_likelihood=7.0), board, state=run(steps=20), steps=30)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
