@@ -136,7 +136,7 @@ def test_order_of_members_does_not_matter_to_the_noise(name, noisy, monkeypatch)
     assert np.diag(covariance).min() > 0.1
 
 
-@pytest.mark.parametrize(("name", "noisy"), KINDS_FIRST)
+@pytest.mark.parametrize(("name", "noisy"), CASES)
 def test_jitted_and_eager_agree_without_recompiling(name, noisy):
     """Sees Python control flow on traced values, hidden state, and types that drift from step to step."""
     algo, step = compiled(name, noisy)
@@ -162,7 +162,7 @@ def test_vmapped_over_seeds_is_each_seed(name, noisy):
         close(tree.index(vmapped.particles, i), jitted[i].particles, 1e-9)
 
 
-@pytest.mark.parametrize(("name", "noisy"), KINDS_FIRST)
+@pytest.mark.parametrize(("name", "noisy"), CASES)
 def test_float32_stays_float32_and_agrees_with_float64(name, noisy):
     """Sees a constant that promotes, and an algorithm that loses its digits in single precision."""
     algo, step = compiled(name, noisy)
