@@ -1,7 +1,8 @@
 """Plants bugs in a copy of the source, one at a time, and sees whether the tests notice.
 
 ``make mutants`` runs the suite on the unedited source, which must pass, then on every edit, which must fail, and writes
-``results/mutants``. The tests know nothing of the edits. ``python tests/mutants.py NAME ...`` tries some of them only.
+``results/mutants``. The tests know nothing of the edits. ``python tests/mutants.py NAME ...`` tries some of them only, and
+brings the result up to date for these; a row's ``commit`` says which source and tests it is about.
 """
 
 import json
@@ -140,8 +141,10 @@ def first_failure(source: Path) -> str | None:
 
 
 def main(names: list[str]) -> int:
-    out = ROOT / "results" / "mutants"
-    rows = []
+    out = ROOT / "results" / "mutants" / "mutants.json"
+    rows = {} if not names else {row["mutant"]: row for row in json.loads(out.read_text())["mutants"]}
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         for name in ["", *(names or MUTANTS)]:
@@ -156,13 +159,13 @@ def main(names: list[str]) -> int:
                 print("error: the unedited source does not pass; nothing can be learnt from the mutants")
                 return 1
             if name:
-                rows.append({"mutant": name, "file": f"src/stein/{MUTANTS[name][0]}", "caught_by": failure})
-    caught = sum(row["caught_by"] is not None for row in rows)
+                file = f"src/stein/{MUTANTS[name][0]}"
+                rows[name] = {"mutant": name, "file": file, "caught_by": failure, "commit": commit}
+    caught = sum(row["caught_by"] is not None for row in rows.values())
     print(f"caught {caught}/{len(rows)}")
-    if not names:
-        out.mkdir(parents=True, exist_ok=True)
-        result = {"command": "make mutants", "caught": caught, "total": len(rows), "mutants": rows}
-        (out / "mutants.json").write_text(json.dumps(result, indent=2) + "\n")
+    result = {"command": "make mutants", "caught": caught, "total": len(rows), "mutants": list(rows.values())}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=2) + "\n")
     return int(caught < len(rows))
 
 
