@@ -20,6 +20,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,10 @@ def diagnostics(algorithm: Algorithm, batches: Batches | None, warn: Callable[[s
     collapsed or no longer interact: ten times in a row, or at the end of the run."""
     times: Counter[str] = Counter()
 
-    @jax.jit
-    def examine(state: State, batches: Batches | None, cursor: Any) -> dict[str, jax.Array]:
-        if batches is None:
-            return algorithm.diagnose(state, None)
-        rows = jax.tree.map(lambda row: row[0], batches.indices(cursor, 1))
-        return algorithm.diagnose(state, batches.take(rows))
-
     def hook(moment: Moment) -> None:
-        found = {
-            name: float(value)
-            for name, value in examine(moment.state, batches, batches and batches.cursor(moment.step)).items()
-        }
+        cursor = None if batches is None else batches.cursor(moment.step)
+        found = jax.device_get(_examine(algorithm.diagnose, moment.state, batches, cursor))
+        found = {name: float(value) for name, value in found.items()}
         moment.metrics.update(found)
         troubles = measures.warnings(found, moment.metrics["alive"])
         for trouble in [*times]:
@@ -61,6 +54,15 @@ def diagnostics(algorithm: Algorithm, batches: Batches | None, warn: Callable[[s
                 warn(f"step {moment.step}: {words}")
 
     return hook
+
+
+@partial(jax.jit, static_argnums=0)
+def _examine(diagnose: Callable, state: State, batches: Batches | None, cursor: Any) -> dict[str, jax.Array]:
+    """The diagnosis on the batch of the next step; compiled once for an algorithm."""
+    if batches is None:
+        return diagnose(state, None)
+    rows = jax.tree.map(lambda row: row[0], batches.indices(cursor, 1))
+    return diagnose(state, batches.take(rows))
 
 
 def members() -> Hook:
