@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from stein import data, ensembles, functional_priors, kernels, likelihoods, models, priors, rules, schedules, targets
-from stein.experiments.config import Config
+from stein.experiments.schema import WITH_WEIGHT_DECAY, Config
 from stein.types import Model
 
 BUILT_IN: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
@@ -45,7 +45,6 @@ OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "lamb": optax.lamb,
 }
 MOST_CLASSES = 1000  # whole numbers above this are more likely prices than classes
-WITH_DECAY = ("adamw", "lion", "lamb")
 
 
 class Loaded(NamedTuple):
@@ -189,7 +188,7 @@ def _learning_rate(config: Config) -> float | schedules.Schedule:
 def _optimiser(config: Config) -> Callable[[Any], optax.GradientTransformation]:
     section = config.optimiser
     make = OPTIMISERS[section.name]
-    decay = {"weight_decay": section.weight_decay} if section.name in WITH_DECAY else {}
+    decay = {"weight_decay": section.weight_decay} if section.name in WITH_WEIGHT_DECAY else {}
 
     def optimiser(rate: Any) -> optax.GradientTransformation:
         chosen = make(rate, **decay)

@@ -62,7 +62,7 @@ def run(
             chunk=min(steps, 250),
             hooks=[lambda moment: progress(method, moment.step)],
         )
-        f = predict.outputs(model, state.particles, GRID[:, None].astype(x.dtype))
-        return np.asarray(f)[np.asarray(state.alive), :, 0]
+        living = predict.living(state.particles, state.alive)
+        return np.asarray(predict.outputs(model, living, GRID[:, None].astype(x.dtype)))[:, :, 0]
 
     return Regression(x[:, 0], y[:, 0], {method: functions(method) for method in methods})

@@ -94,9 +94,9 @@ def is_finished(folder: Path) -> bool:
 
 
 def threads(folder: Path) -> int | None:
-    """The number of CPU threads to go on with: as many as before, where the machine has others."""
+    """The number of CPU threads to go on with: as many as before."""
     before = str(read_json(folder / "env.json").get("CPU threads", ""))
-    return int(before) if before.isdigit() and int(before) != len(os.sched_getaffinity(0)) else None
+    return int(before) if before.isdigit() else None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -112,25 +112,25 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     durable.replace(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
-def read_rows(path: Path, length: int | None = None) -> list[dict[str, Any]]:
-    """The whole lines among the first ``length`` bytes of metrics.jsonl (all of it unless given)."""
-    try:
-        with open(path, "rb") as file:
-            text = file.read(-1 if length is None else length)
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Every whole line of metrics.jsonl."""
+    return [json.loads(line) for line in _lines(path)]
 
 
 def last_row(path: Path) -> dict[str, Any]:
-    """The last whole line, without reading the others."""
+    """The last whole line; empty where there is none."""
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - 100_000))
-            lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
-            return json.loads(lines[-1]) if lines else {}
-    except (FileNotFoundError, ValueError):
+        return json.loads((_lines(path) or [b"{}"])[-1])
+    except ValueError:
         return {}
+
+
+def _lines(path: Path) -> list[bytes]:
+    """What ends in a line break: the writer may be in the middle of the next one."""
+    try:
+        return [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    except FileNotFoundError:
+        return []
 
 
 def cut(path: Path, length: int) -> int:

@@ -203,7 +203,7 @@ class _Run:
     def _finish(self, state: State) -> None:
         """The ensemble in one file, its card, and last the numbers that say that the run is over."""
         config = self.config
-        row = (folders.read_rows(self.folder / "metrics.jsonl") or [{}])[-1]
+        row = folders.last_row(self.folder / "metrics.jsonl")
         alive = np.flatnonzero(np.asarray(state.alive)).tolist()
         standardiser = self.parts.data.standardiser
         about = {
