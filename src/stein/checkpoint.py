@@ -246,11 +246,14 @@ def newest(folder: Path, like: State, warn: Callable[[str], None]) -> tuple[Stat
     return None
 
 
-def prune(folder: Path, keep: int, best: Path | None = None) -> None:
-    """Delete all but the newest ``keep`` checkpoints, the ``best`` one and, whatever happens, the newest good one."""
+def prune(folder: Path, keep: int, best: Path | None = None, good: Path | None = None) -> None:
+    """Delete all but the newest ``keep`` checkpoints, the ``best`` one and, whatever happens, the newest good one.
+
+    Args:
+        good: one that is known to be good, such as the one just saved; unless given, files are read to find it.
+    """
     found = steps(folder)
-    good = next((path for path in found if _is_good(path)), None)
-    spared = {path.name for path in [*found[:keep], best, good] if path is not None}
+    spared = {path.name for path in [*found[:keep], best, good or next(filter(_is_good, found), None)] if path}
     for path in found:
         if path.name not in spared:
             durable.remove(path)

@@ -190,7 +190,7 @@ class Checkpoints:
         if self._saved == int(state.step):
             return
         try:
-            checkpoint.save(self.folder, state, self._facts())
+            good = checkpoint.save(self.folder, state, self._facts())
         except OSError as error:
             self._failures += 1
             if self._failures == 3:
@@ -199,7 +199,8 @@ class Checkpoints:
             return
         self._failures, self._saved = 0, int(state.step)
         best = min(self._scores, key=lambda step: self._scores[step], default=None)
-        checkpoint.prune(self.folder, self.keep, None if best is None else self.folder / checkpoint.name_of(best))
+        kept = None if best is None else self.folder / checkpoint.name_of(best)
+        checkpoint.prune(self.folder, self.keep, kept, good)
 
 
 @contextlib.contextmanager

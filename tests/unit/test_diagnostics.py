@@ -67,7 +67,12 @@ def classification(method, **options):
     return algorithm, algorithm.init(jax.random.key(0), 4), Batch(jnp.asarray(x), jnp.asarray(y))
 
 
-@pytest.mark.parametrize("method", rules.METHODS)
+KINDS = ("de", "w-svgd", "fw-svgd-s", "h-svgd-l", "f-blob")  # the rest compiles for seconds and is left to test-long
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in KINDS else pytest.mark.long) for name in rules.METHODS]
+)
 def test_every_method_reports_what_it_has(method):
     """Sees a rule that forgets its kernel or its repulsion, and a part that is not part of the drift."""
     algorithm, state, batch = classification(method, temperature=2.0)

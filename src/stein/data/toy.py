@@ -26,3 +26,18 @@ def classification_2d(seed: int = 42, per_class: int = 40) -> tuple[np.ndarray, 
     centres = 5 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     x = np.repeat(centres, per_class, axis=0) + random.normal(size=(5 * per_class, 2))
     return x.astype(np.float32), np.repeat(np.arange(5, dtype=np.int32), per_class)
+
+
+def far_from_the_ring(seed: int = 42) -> np.ndarray:
+    """Points unlike any of :func:`classification_2d`: 200 spread evenly over the annulus 11 <= r <= 30, and 50 of
+    variance 0.4 between the classes, at the origin.
+
+    Returns:
+        x (250, 2) in float32; the first 200 are those of the annulus.
+    """
+    random = np.random.default_rng(seed)
+    radius = np.sqrt(random.uniform(11**2, 30**2, 200))
+    angle = random.uniform(0, 2 * np.pi, 200)
+    annulus = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    centre = random.normal(0.0, 0.4**0.5, (50, 2))
+    return np.concatenate([annulus, centre]).astype(np.float32)
