@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -91,40 +91,94 @@ def doctor() -> None:
         )
 
 
-def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 10_000) -> None:
-    """Train a deep ensemble and w-SVGD on a curve with a gap in its data, and draw what they know.
+def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 3000) -> None:
+    """Train five kinds of ensembles on a curve with a gap in its data, beside the exact posterior, and draw them.
+
+    Takes about a minute. The posterior comes with the package: `stein reproduce hmc` makes it again.
 
     Args:
-        out: directory for the figure and the numbers.
-        steps: training steps for each method; the paper's number unless given.
+        out: directory for the report, the figure, the animation and the numbers.
+        steps: training steps for each method.
     """
     with _status("Importing JAX"):
         from stein.experiments import demo as experiment
-        from stein.report import plots
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.table import Table
 
     out.mkdir(parents=True, exist_ok=True)
-    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks = {method: bar.add_task(method, total=steps) for method in ("de", "w-svgd")}
-        result = experiment.run(
-            tuple(tasks), steps=steps, progress=lambda method, done: bar.update(tasks[method], completed=done)
-        )
-    spread = result.spread()
-    (out / "spread.json").write_text(json_module.dumps(spread, indent=2) + "\n")
-    plots.regression(experiment.GRID, result.members, result.x, result.y).savefig(out / "regression.png", dpi=150)
+    with _bars() as bars:
+        result = experiment.run(steps=steps, begin=bars)
+    with _status("Drawing"):
+        experiment.write(result, out)
 
-    table = Table(title="standard deviation over the members", box=None, header_style="bold", title_justify="left")
-    table.add_column("method")
-    for region in experiment.REGIONS:
-        table.add_column(region, justify="right")
-    for method, regions in spread.items():
-        table.add_row(method, *(f"{value:.2f}" for value in regions.values()))
+    from rich.table import Table
+
+    header, rows = experiment.table(result)
+    table = Table(title="spread of the members over that of the posterior, and distances from it", box=None,
+                  header_style="bold", title_justify="left")  # fmt: skip
+    for i, column in enumerate(header):
+        table.add_column(column, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
     _show(table)
-    print(f"figure: {out / 'regression.png'}: look at the gap between the two clouds of points, where nothing was seen")
+    print(f"report: {out / 'report.html'}, figure: {out / 'regression.png'}")
+    print("look at the gap between the two clouds of points, where nothing was seen: HMC is the right answer")
+
+
+Preset = Literal["smoke", "paper", "corrected"]
+
+
+def reproduce(
+    what: Positional[Literal["fig1", "fig-stochastic", "hmc"]],
+    *,
+    preset: Preset = "paper",
+    tasks: tuple[Literal["regression", "classification"], ...] = ("regression", "classification"),
+    methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL ...")] = (),
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = (),
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    threads: Threads = None,
+) -> None:
+    """Make the paper's toy figures again, with numbers, or the posterior that they are compared with.
+
+    fig1 and fig-stochastic train every method on both tasks with five seeds; what is finished is kept, so that the same
+    command goes on after an interruption, and several processes may share the work by tasks, methods or seeds. hmc runs
+    the long chains of the reference.
+
+    Args:
+        what: fig1 (deterministic), fig-stochastic, or hmc.
+        preset: smoke (a minute), paper (the paper's settings), corrected (what we recommend).
+        tasks: one of the two, or both.
+        methods: only these rows of the table, as "fw-SVGD, exact".
+        seeds: other training seeds than 38 to 42.
+        out: directory of the results; results/FIGURE-PRESET or results/hmc unless given.
+        threads: CPU threads; all there are unless given.
+    """
+    _use_threads(threads)
+    if what == "hmc":
+        _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
+        return
+    with _status("Importing JAX"):
+        from stein.experiments import reproduce as experiment
+    folder = out or pathlib.Path(f"results/{what}-{preset}")
+    with _bars() as bars:
+        experiment.run_cells(what, preset, folder, tasks=tasks, labels=methods, seeds=seeds, begin=bars)
+    with _status("Comparing with the posterior"):
+        experiment.write(what, preset, folder, seeds)
+    print((folder / "table.md").read_text())
+    print(f"table: {folder / 'table.md'}, all numbers: {folder / 'table.json'}, figure: {folder / 'figure.png'}")
+
+
+def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:
+    os.environ["JAX_ENABLE_X64"] = "1"
+    with _status("Importing JAX"):
+        from stein.experiments import reference, toys
+    length = reference.Length(2, 500, 50, 10, 2, 6) if smoke else reference.Length()
+    for name in tasks:
+        task, place = toys.TASKS[name](), folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        reference.sample(task, place, length, say=lambda words: print(words, file=sys.stderr), show=True)
+        about = reference.publish(task, reference.load(task, place, length), folder, length)
+        rhat, ess = (about["diagnostics"][key] for key in ("rhat", "ess_bulk"))
+        print(f"{name}: {about['kept']} draws, R-hat at most {max(rhat):.3f}, bulk ESS at least {min(ess):.0f}")
+        print(f"draws: {folder / f'{name}.npz'}, about them: {folder / f'{name}.json'}")
 
 
 def train(
@@ -215,6 +269,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "methods": methods,
     "doctor": doctor,
     "demo": demo,
+    "reproduce": reproduce,
     "config": config,
     "train": train,
     "resume": resume,
@@ -319,10 +374,7 @@ def _train_in(
     from stein.experiments import folder as folders
     from stein.experiments import signals
 
-    if threads is not None:
-        if threads < 1:
-            raise ValueError(f"--threads = {threads}: must be at least 1")
-        os.environ["NPROC"] = str(threads)  # read by XLA when it makes its thread pool
+    _use_threads(threads)
     # XLA takes its own tuning flags for features of the processor, and shouts when it finds them in its cache.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -343,6 +395,32 @@ def _train_in(
         f"{folder}: {numbers['steps']} steps of {numbers['method']} done, {numbers['alive']} members alive  {results}"
     )
     print(f"the ensemble is in {folder / 'ensemble.safetensors'}, about it: {folder / 'card.md'}")
+
+
+def _use_threads(threads: int | None) -> None:
+    if threads is not None:
+        if threads < 1:
+            raise ValueError(f"--threads = {threads}: must be at least 1")
+        os.environ["NPROC"] = str(threads)  # read by XLA when it makes its thread pool
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
+    """Progress bars on stderr: a call with words and a total makes one and returns what is told how much is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+
+        def begin(words: str, total: int) -> Callable[[int], None]:
+            if not console.is_terminal:
+                print(words, file=sys.stderr, flush=True)
+            task = bar.add_task(words, total=total)
+            return lambda done: bar.update(task, completed=done)
+
+        yield begin
 
 
 def _run_name(stem: str, config: Any) -> str:

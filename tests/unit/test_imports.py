@@ -11,8 +11,8 @@ import stein
 
 ROWS = """
 9   cli
-8   sklearn experiments report
-7   evaluate
+8   sklearn experiments
+7   evaluate report
 6.2 hooks
 6   train sharding checkpoint predict samples doctor
 5.5 durable
@@ -134,7 +134,7 @@ def test_source_keeps_the_table() -> None:
         ("rules/__init__.py", "from ..train import run", "stein.rules: imports stein.train.run"),
         ("train.py", "from stein import predict", "stein.train: imports stein.predict"),
         ("checkpoint.py", "from stein import train", "stein.checkpoint: imports stein.train"),
-        ("sklearn.py", "from stein import report", "stein.sklearn: imports stein.report"),
+        ("sklearn.py", "from stein import experiments", "stein.sklearn: imports stein.experiments"),
         ("__init__.py", "from stein import report", "stein: imports stein.report"),
         ("steps.py", "from stein import rules", "stein.steps: imports stein.rules"),
         ("targets.py", "import scipy.stats", "stein.targets: imports scipy.stats, which is not pure"),

@@ -3,8 +3,10 @@
 A run directory holds the last checkpoint and every kept draw of the weights; a run that was cut goes on where it was.
 """
 
+import io
 import json
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from stein import checkpoint, data, hmc, hooks, predict, train
+from stein import checkpoint, data, durable, hmc, hooks, samples, train
 from stein.ensembles import State, build
+from stein.experiments import toys
 from stein.experiments.toys import Task
 
 
@@ -76,22 +79,86 @@ def sample(task: Task, folder: Path, length: Length, *, seed: int = 0, say: Call
 
 
 class Draws(NamedTuple):
-    """Outputs of the kept draws at the task's points, and what the sampler said about each draw."""
+    """What the kept draws say at the task's points, and what the sampler said about each draw."""
 
-    outputs: Float[np.ndarray, "chains draws g c"]
+    said: Float[np.ndarray, "chains draws g c"]
     facts: dict[str, Float[np.ndarray, "chains draws"]]
 
 
 def load(task: Task, folder: Path, length: Length) -> Draws:
     """The draws of a finished run."""
     like = jax.eval_shape(lambda: jax.vmap(task.model.init)(jax.random.split(jax.random.key(0), length.chains)))
-    outputs, facts = [], []
+    said, facts = [], []
     for step in range(length.thin, length.draws * length.thin + 1, length.thin):
         weights, metadata = checkpoint.load_export(_draw(folder, step), like)
-        outputs.append(np.asarray(predict.outputs(task.model, weights, jnp.asarray(task.points)), np.float32))
+        said.append(task.predict(weights).astype(np.float32))
         facts.append(json.loads(metadata["stein"]))
-    return Draws(np.stack(outputs, axis=1), {name: np.array([fact[name] for fact in facts]).T for name in facts[0]})
+    return Draws(np.stack(said, axis=1), {name: np.array([fact[name] for fact in facts]).T for name in facts[0]})
 
 
 def _draw(folder: Path, step: int) -> Path:
     return folder / "draws" / f"{checkpoint.name_of(step)}.safetensors"
+
+
+class Posterior(NamedTuple):
+    """What the package knows of a task's posterior.
+
+    Regression: ``draws`` (m, 141) of f on :data:`~stein.experiments.toys.GRID`. Classification: ``draws`` (m, 350, 5)
+    of the probabilities at the test and OOD points, and ``mean`` (10000, 5), those of all draws on the plane. ``about``
+    has the command, the length of the chains and the diagnostics.
+    """
+
+    draws: np.ndarray
+    mean: np.ndarray
+    about: dict[str, Any]
+
+
+def posterior(name: str) -> Posterior:
+    """The committed posterior of a task, ``"regression"`` or ``"classification"``."""
+    raw = (resources.files("stein.experiments") / "posteriors" / f"{name}.npz").read_bytes()
+    with np.load(io.BytesIO(raw)) as found:
+        return Posterior(
+            found["draws"].astype(np.float32), found["mean"].astype(np.float32), json.loads(str(found["about"]))
+        )
+
+
+def publish(task: Task, draws: Draws, folder: Path, length: Length) -> dict[str, Any]:
+    """Thin the draws to less than 1 MB, ``folder/NAME.npz``, and write the diagnostics of all of them beside it."""
+    about: dict[str, Any] = {
+        "command": f"stein reproduce hmc --tasks {task.name}",
+        "sampler": "BlackJAX NUTS, float64, full batch, window adaptation, chains started at trained networks",
+        "length": length._asdict(),
+    }
+    is_regression = task.name == "regression"
+    if is_regression:
+        functions = draws.said[..., 0]
+        most, mean = 1600, functions.mean(axis=(0, 1))
+    else:
+        mean = draws.said[:, :, : toys.SIDE**2].mean(axis=(0, 1))
+        functions = draws.said[:, :, toys.SIDE**2 :]
+        most = 160
+        about |= {"floor": _floor(task, draws.said, mean)}
+    about |= _diagnosis(functions, draws.facts)
+    each = most // len(functions)
+    kept = functions[:, np.linspace(0, functions.shape[1] - 1, each).round().astype(int)]
+    kept = kept.reshape(-1, *kept.shape[2:]).astype(np.float32 if is_regression else np.float16)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, draws=kept, mean=mean.astype(np.float32), about=json.dumps(about))
+    durable.replace(folder / f"{task.name}.npz", buffer.getvalue())
+    durable.replace(folder / f"{task.name}.json", (json.dumps(about, indent=1) + "\n").encode())
+    return about
+
+
+def _floor(task: Task, probabilities: np.ndarray, mean: np.ndarray, repeats: int = 5) -> list[dict[str, float]]:
+    """How near to all draws as many as the ensemble has members come: no ensemble can do better."""
+    flat = probabilities.reshape(-1, *probabilities.shape[2:])
+    random = np.random.default_rng(0)
+    choices = [random.choice(len(flat), task.particles, replace=False) for _ in range(repeats)]
+    return [toys.compare_classification(flat[chosen], mean, task.x) for chosen in choices]
+
+
+def _diagnosis(functions: np.ndarray, facts: dict[str, np.ndarray]) -> dict[str, Any]:
+    found = samples.diagnose_functions(functions.reshape(*functions.shape[:2], -1))
+    numbers = {name: [round(float(v), 4) for v in values] for name, values in found.items()}
+    told = {name: float(values.mean()) for name, values in facts.items()}
+    return {"diagnostics": numbers, "means": told, "kept": int(np.prod(functions.shape[:2]))}

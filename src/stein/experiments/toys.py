@@ -2,16 +2,18 @@
 
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from stein import data, likelihoods, models, priors
+from stein import data, likelihoods, models, predict, priors
 from stein.likelihoods import Likelihood
 from stein.metrics import divergence, ood, uncertainty
 from stein.priors import Prior
 from stein.schedules import Schedule, constant, hyperbolic
 from stein.targets import Target, posterior
-from stein.types import Model
+from stein.types import Model, Particles
 
 GRID = np.linspace(0.0, 7.0, 141)
 REGIONS = {
@@ -43,6 +45,12 @@ class Task(NamedTuple):
     def target(self, **options: Any) -> Target:
         """The posterior of the task; ``options`` are those of :func:`stein.posterior`."""
         return posterior(self.model, self.likelihood, self.prior, len(self.x), **options)
+
+    def predict(self, particles: Particles) -> Float[np.ndarray, "n g c"]:
+        """What members say at the task's points: values, or probabilities of the classes."""
+        weights = jax.tree.leaves(particles)[0]
+        outputs = predict.outputs(self.model, particles, jnp.asarray(self.points, weights.dtype))
+        return np.asarray(outputs if self.name == "regression" else jax.nn.softmax(outputs))
 
 
 def regression() -> Task:

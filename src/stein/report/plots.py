@@ -1,31 +1,101 @@
 """One function a figure: arrays in, a matplotlib figure out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from stein.metrics import uncertainty
+
 INK, DATA, BAND = "#1f3b57", "#c8553d", "#4a8fc4"
+CLASSES = ("#e07a5f", "#81b29a", "#f2cc8f", "#6d9dc5", "#b07aa1")
+YLIM = (-12, 8)
 
 
-def regression(
+def regression(grid: np.ndarray, members: Mapping[str, np.ndarray], x: np.ndarray, y: np.ndarray) -> Figure:
+    """A panel for each method: mean, bands of one and two standard deviations, the members as thin lines, the data."""
+    columns = min(3, len(members))
+    rows = -(-len(members) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.1 * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axis in axes.flat[len(members) :]:
+        axis.set_visible(False)
+    for axis, (method, functions) in zip(axes.flat, members.items(), strict=False):
+        _regression_panel(axis, grid, functions, x, y)
+        axis.set_title(method)
+    _legend(figure, axes[0, 0])
+    return figure
+
+
+def toys(
     grid: np.ndarray,
-    members: Mapping[str, np.ndarray],
+    functions: Mapping[str, np.ndarray],
+    regression_data: tuple[np.ndarray, np.ndarray],
+    side: np.ndarray,
+    maps: Mapping[str, np.ndarray],
+    classification_data: tuple[np.ndarray, np.ndarray],
+) -> Figure:
+    """The paper's first figure: regression above, classification below, a column for each method.
+
+    Args:
+        functions: (n, g) for each column: values on ``grid``.
+        maps: (p, c) for each column: mean probabilities on the square of ``side`` x ``side``.
+    """
+    figure = Figure(figsize=(2.75 * len(functions) + 0.8, 6.2), layout="constrained")
+    axes = figure.subplots(2, len(functions), sharex="row", sharey="row", squeeze=False)
+    for axis, (method, values) in zip(axes[0], functions.items(), strict=True):
+        _regression_panel(axis, grid, values, *regression_data)
+        axis.set_title(method)
+    for axis, mean in zip(axes[1], maps.values(), strict=True):
+        image = _entropy_panel(axis, side, mean, *classification_data)
+    axes[0, 0].set_ylabel("y")
+    axes[1, 0].set_ylabel("$x_2$")
+    figure.colorbar(image, ax=axes[1], label="entropy / log 5", shrink=0.9, pad=0.01)
+    _legend(figure, axes[0, 0])
+    return figure
+
+
+def traces(values: Mapping[str, np.ndarray]) -> Figure:
+    """A row for each quantity, a line for each chain: (chains, draws)."""
+    figure = Figure(figsize=(9, 1.5 * len(values) + 0.5), layout="constrained")
+    for axis, (name, chains) in zip(
+        np.atleast_1d(figure.subplots(len(values), 1, sharex=True)), values.items(), strict=True
+    ):
+        axis.plot(chains.T, lw=0.6)
+        axis.set_ylabel(name)
+        axis.spines[["top", "right"]].set_visible(False)
+    axis.set_xlabel("kept draw")
+    return figure
+
+
+def animation(
+    path: Path,
+    grid: np.ndarray,
+    frames: Sequence[tuple[int, Mapping[str, np.ndarray]]],
     x: np.ndarray,
     y: np.ndarray,
-    ylim: tuple[float, float] = (-12, 8),
-) -> Figure:
-    """A panel for each method: mean, bands of one and two standard deviations, the members as thin lines, the data."""
-    figure = Figure(figsize=(4.6 * len(members), 3.6), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(1, len(members), sharey=True))
-    for axis, (method, functions) in zip(axes, members.items(), strict=True):
-        _regression_panel(axis, grid, functions, x, y)
-        axis.set(title=method, xlabel="x", xlim=(grid[0], grid[-1]), ylim=ylim)
-    axes[0].set_ylabel("y")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    return figure
+) -> None:
+    """A GIF of the members during training: ``frames`` are steps and the members' functions of each method then."""
+    from matplotlib.animation import FuncAnimation, PillowWriter
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    columns = len(frames[0][1])
+    figure = Figure(figsize=(2.6 * columns, 2.7), dpi=80, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
+
+    def draw(frame: tuple[int, Mapping[str, np.ndarray]]) -> list[Any]:
+        step, members = frame
+        for axis, (method, functions) in zip(axes, members.items(), strict=True):
+            axis.clear()
+            _regression_panel(axis, grid, functions, x, y)
+            axis.set_title(f"{method}, step {step}", fontsize=9)
+        return list(axes)
+
+    held = [*frames, *[frames[-1]] * (len(frames) // 4)]  # so that the end can be looked at before it starts again
+    FuncAnimation(figure, draw, frames=held, init_func=lambda: list(axes)).save(path, PillowWriter(fps=8))
 
 
 def _regression_panel(axis: Any, grid: np.ndarray, functions: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
@@ -34,8 +104,30 @@ def _regression_panel(axis: Any, grid: np.ndarray, functions: np.ndarray, x: np.
         axis.fill_between(
             grid, mean - width * std, mean + width * std, color=BAND, alpha=alpha, lw=0, label=f"±{width} std"
         )
-    axis.plot(grid, functions.T, color=INK, alpha=0.15, lw=0.6)
+    few = functions[:: max(1, len(functions) // 50)]
+    axis.plot(grid, few.T, color=INK, alpha=0.15, lw=0.6)
     axis.plot(grid, mean, color=INK, lw=2, label="mean")
     axis.plot([], [], color=INK, alpha=0.5, lw=0.8, label="members")
     axis.plot(x, y, "o", color=DATA, ms=3.2, mec="white", mew=0.4, label="data")
+    axis.set(xlim=(grid[0], grid[-1]), ylim=YLIM, xlabel="x")
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _entropy_panel(axis: Any, side: np.ndarray, mean: np.ndarray, x: np.ndarray, labels: np.ndarray) -> Any:
+    """Dark where the ensemble is sure; thin lines between the regions of the classes; the data."""
+    size = len(side)
+    extent = (side[0], side[-1], side[0], side[-1])
+    entropy = uncertainty.entropy(mean).reshape(size, size)
+    image = axis.imshow(entropy, origin="lower", extent=extent, cmap="viridis", vmin=0, vmax=1, aspect="equal")
+    chosen = mean.argmax(axis=1).reshape(size, size)
+    for label in range(mean.shape[1]):
+        axis.contour(side, side, chosen == label, levels=[0.5], colors="white", linewidths=0.5, alpha=0.7)
+    for label in np.unique(labels):
+        axis.plot(*x[labels == label].T, "o", color=CLASSES[label], ms=2, mec="black", mew=0.2)
+    axis.set_xlabel("$x_1$")
+    return image
+
+
+def _legend(figure: Figure, axis: Any) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)

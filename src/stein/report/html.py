@@ -1,0 +1,42 @@
+"""A page that needs nothing but itself: text, tables and pictures in one HTML file."""
+
+import base64
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+STYLE = """
+body { font: 16px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1d2733; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+img { max-width: 100%; } code { background: #eef2f5; padding: .1em .3em; border-radius: 3px; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .25rem .8rem; border-bottom: 1px solid #d9e0e6; }
+th:first-child, td:first-child { text-align: left; }
+"""
+
+
+def page(title: str, sections: Iterable[tuple[str, str]]) -> str:
+    """A whole page; a section is a heading and HTML made by the functions below."""
+    body = "\n".join(f"<h2>{escape(heading)}</h2>\n{content}" for heading, content in sections)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
+        f"<style>{STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
+    )
+
+
+def text(paragraph: str) -> str:
+    return f"<p>{escape(paragraph)}</p>"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    return "<table>" + line(header, "th") + "".join(line(row, "td") for row in rows) + "</table>"
+
+
+def image(path: Path, words: str) -> str:
+    """The picture itself, not a link to it; ``words`` say what it shows to those who do not see it."""
+    kind = path.suffix.removeprefix(".")
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{escape(words, quote=True)}" src="data:image/{kind};base64,{data}">'
