@@ -54,6 +54,12 @@ LAST_FAILPOINTS = [
 ]
 
 
+def stein(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """A command as a user gives it, to its end."""
+    plain = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "COLUMNS")}
+    return subprocess.run([STEIN, *arguments], capture_output=True, text=True, env=plain | extra, timeout=300)
+
+
 def environment(cache: Path, **extra: str) -> dict[str, str]:
     """A user's, not a test's: one device, usual compilation, a cache that all processes share."""
     kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "STEIN_FAILPOINT")}

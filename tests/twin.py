@@ -280,11 +280,12 @@ def gaussian_process_score(covariance, mean, jitter, outputs):
 
 
 def moment_matched_score(draws, jitter):
-    """-(Sigma + jitter I)^{-1} (f - mu) with the moments of the draws."""
+    """-(Sigma + jitter mean(diag Sigma) I)^{-1} (f - mu) with the moments of the draws."""
 
     def score(features, points):
         mu, Sigma = draws.mean(axis=0), np.cov(draws, rowvar=False, ddof=1)
-        return np.array([-np.linalg.solve(Sigma + jitter * np.eye(len(mu)), f - mu) for f in features])
+        regular = Sigma + jitter * np.diag(Sigma).mean() * np.eye(len(mu))
+        return np.array([-np.linalg.solve(regular, f - mu) for f in features])
 
     return score
 

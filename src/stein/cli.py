@@ -102,7 +102,8 @@ def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 3000) -> None:
     """
     with _status("Importing JAX"):
         from stein.experiments import demo as experiment
-
+        from stein.experiments.run import use_compilation_cache
+    use_compilation_cache()
     out.mkdir(parents=True, exist_ok=True)
     with _bars() as bars:
         result = experiment.run(steps=steps, begin=bars)
@@ -127,7 +128,7 @@ Preset = Literal["smoke", "paper", "corrected"]
 
 
 def reproduce(
-    what: Positional[Literal["fig1", "fig-stochastic", "hmc"]],
+    what: Positional[Literal["fig1", "fig-stochastic", "ablation", "hmc"]],
     *,
     preset: Preset = "paper",
     tasks: tuple[Literal["regression", "classification"], ...] = ("regression", "classification"),
@@ -143,7 +144,7 @@ def reproduce(
     the long chains of the reference.
 
     Args:
-        what: fig1 (deterministic), fig-stochastic, or hmc.
+        what: fig1 (deterministic), fig-stochastic, ablation (regression only), or hmc.
         preset: smoke (a minute), paper (the paper's settings), corrected (what we recommend).
         tasks: one of the two, or both.
         methods: only these rows of the table, as "fw-SVGD, exact".
@@ -157,13 +158,17 @@ def reproduce(
         return
     with _status("Importing JAX"):
         from stein.experiments import reproduce as experiment
+        from stein.experiments.run import use_compilation_cache
+    use_compilation_cache()
+    if what == "ablation":
+        tasks = ("regression",)
     folder = out or pathlib.Path(f"results/{what}-{preset}")
     with _bars() as bars:
         experiment.run_cells(what, preset, folder, tasks=tasks, labels=methods, seeds=seeds, begin=bars)
     with _status("Comparing with the posterior"):
         experiment.write(what, preset, folder, seeds)
     print((folder / "table.md").read_text())
-    print(f"table: {folder / 'table.md'}, all numbers: {folder / 'table.json'}, figure: {folder / 'figure.png'}")
+    print(f"in {folder}: table.md, table.json (every seed) and the figure")
 
 
 def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:
@@ -412,7 +417,7 @@ def _bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
 
         def begin(words: str, total: int) -> Callable[[int], None]:
             if not console.is_terminal:

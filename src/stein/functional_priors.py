@@ -35,7 +35,10 @@ def ssge(draws: int | None = None, energy: float = 0.99, eta: float = 0.0, noise
 
 
 def moment_matched(draws: int | None = None, jitter: float = 1e-3, noise: float = 0.0) -> FunctionalPrior:
-    """The Gaussian with the mean and covariance of prior draws (the Gaussian-process limit of wide networks)."""
+    """The Gaussian with the mean and covariance of prior draws (the Gaussian-process limit of wide networks).
+
+    ``jitter`` times the mean variance is added to the diagonal of the covariance.
+    """
     return _estimated(lambda samples, queries: scores.gaussian(samples, queries, jitter), draws, noise)
 
 

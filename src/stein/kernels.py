@@ -111,8 +111,8 @@ class Bandwidth(NamedTuple):
     memory: Memory = ()
 
 
-def median(diagonal: bool = True, floor: float = 1e-12) -> Bandwidth:
-    r"""The median heuristic :math:`h = \operatorname{med}/\log(n+1)`.
+def median(diagonal: bool = True, floor: float = 1e-12, factor: float = 1.0) -> Bandwidth:
+    r"""The median heuristic :math:`h = c\operatorname{med}/\log(n+1)`, with c = ``factor``.
 
     :math:`\operatorname{med}` is the median of the squared distances of all :math:`n^2` ordered pairs,
     the n zeros on the diagonal included unless ``diagonal=False``. A particle at the median distance from
@@ -122,6 +122,8 @@ def median(diagonal: bool = True, floor: float = 1e-12) -> Bandwidth:
     """
     if not floor > 0:
         raise ValueError(f"floor = {floor}: must be positive")
+    if not factor > 0:
+        raise ValueError(f"factor = {factor}: must be positive")
 
     def estimate(squared: Matrix, alive: Mask, memory: Memory) -> tuple[Array, Memory]:
         n = jnp.sum(alive)
@@ -137,7 +139,7 @@ def median(diagonal: bool = True, floor: float = 1e-12) -> Bandwidth:
 
         med = (order_statistic((total - 1) // 2) + order_statistic(total // 2)) / 2
         med = jnp.where(n > 1, med, 0)  # a particle alone has no distances
-        h = med / jnp.log1p(jnp.maximum(n, 1).astype(squared.dtype))
+        h = factor * med / jnp.log1p(jnp.maximum(n, 1).astype(squared.dtype))
         return jnp.maximum(h, jnp.asarray(floor, squared.dtype)), memory
 
     return Bandwidth(estimate)

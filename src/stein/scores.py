@@ -79,8 +79,14 @@ def ssge(
 
 
 def gaussian(samples: Float[Array, "m d"], queries: Float[Array, "q d"], jitter: float = 1e-3) -> Float[Array, "q d"]:
-    r"""Score :math:`-(\hat\Sigma + \mathrm{jitter}\,I)^{-1}(x - \hat\mu)` of the Gaussian with the samples' moments."""
+    r"""Score :math:`-(\hat\Sigma + \mathrm{jitter}\,\bar\sigma^2 I)^{-1}(x - \hat\mu)` of the Gaussian with the
+    samples' moments.
+
+    :math:`\bar\sigma^2` is their mean variance, so that functions of any scale are regularised alike: smooth ones have
+    a covariance that is singular to the last digit.
+    """
     centred = samples - jnp.mean(samples, axis=0, keepdims=True)
     covariance = centred.T @ centred / (samples.shape[0] - 1)
-    regular = covariance + jitter * jnp.eye(samples.shape[1], dtype=samples.dtype)
+    variance = jnp.mean(jnp.diagonal(covariance))
+    regular = covariance + jitter * variance * jnp.eye(samples.shape[1], dtype=samples.dtype)
     return -jax.scipy.linalg.solve(regular, (queries - jnp.mean(samples, axis=0, keepdims=True)).T, assume_a="pos").T

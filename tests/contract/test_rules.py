@@ -284,6 +284,9 @@ VARIANTS = {
     "median floor": lambda on: ensemble(
         target(), rules.w_svgd(kernels.rbf(kernels.median(floor=1e4 if on else 1e-12))), ADAM
     ),
+    "median factor": lambda on: ensemble(
+        target(), rules.w_svgd(kernels.rbf(kernels.median(factor=2.0 if on else 1.0))), ADAM
+    ),
     "imq power": lambda on: ensemble(target(), rules.w_svgd(kernels.imq(power=1.0 if on else 0.5)), ADAM),
     "frozen after": lambda on: ensemble(
         target(), rules.w_svgd(kernels.rbf(kernels.frozen(kernels.median(), 1 if on else 3))), optax.adam(0.3)

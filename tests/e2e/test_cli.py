@@ -5,36 +5,17 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
-from pathlib import Path
 
 import pytest
 
+from runs import STEIN, stein
 from stein import cli
 from stein.rules import ALIASES, METHODS
-
-STEIN = Path(sysconfig.get_path("scripts")) / "stein"
-
-
-def stein(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    plain = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "COLUMNS")}
-    return subprocess.run([STEIN, *arguments], capture_output=True, text=True, env=plain | environment, timeout=120)
 
 
 def only_line(text: str) -> str:
     assert text.count("\n") == 1, text
     return text.strip()
-
-
-def test_demo_writes_a_picture_and_its_numbers(tmp_path: Path) -> None:
-    run = stein("demo", "--steps", "20", "--out", str(tmp_path / "new"))
-    assert run.returncode == 0, run.stderr
-    assert (tmp_path / "new" / "regression.png").read_bytes().startswith(b"\x89PNG")
-    spread = json.loads((tmp_path / "new" / "spread.json").read_text())
-    assert set(spread) == {"de", "w-svgd"}
-    assert spread["de"]["outside"] > 0
-    assert "w-svgd" in run.stdout
-    assert "regression.png" in run.stdout
 
 
 def test_help_is_quick_and_names_every_command() -> None:

@@ -58,3 +58,12 @@ def test_bad_scores_are_told():
         ood.auroc(np.array([]), np.array([1.0]))
     with pytest.raises(ValueError, match="not finite"):
         ood.auroc(np.array([np.nan]), np.array([1.0]))
+
+
+def test_rank_correlation_is_spearmans():
+    """Against SciPy, with ties. Sees a correlation of the values themselves."""
+    random = np.random.default_rng(3)
+    a, b = random.integers(0, 6, 40).astype(float), random.normal(size=40) ** 3
+    assert ood.rank_correlation(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, rel=1e-12)
+    assert ood.rank_correlation(a, np.exp(a)) == pytest.approx(1)
+    assert ood.rank_correlation(a, np.ones(40)) == 0

@@ -19,6 +19,7 @@ from stein import checkpoint, data, durable, hmc, hooks, samples, train
 from stein.ensembles import State, build
 from stein.experiments import toys
 from stein.experiments.toys import Task
+from stein.report import plots
 
 
 class Length(NamedTuple):
@@ -26,10 +27,10 @@ class Length(NamedTuple):
 
     chains: int = 8
     training: int = 10_000
-    warm_up: int = 1000
-    draws: int = 400
-    thin: int = 10
-    max_doublings: int = 8
+    warm_up: int = 600
+    draws: int = 200
+    thin: int = 3
+    max_doublings: int = 10
 
 
 def sample(task: Task, folder: Path, length: Length, *, seed: int = 0, say: Callable[[str], None], show: bool) -> None:
@@ -123,7 +124,10 @@ def posterior(name: str) -> Posterior:
 
 
 def publish(task: Task, draws: Draws, folder: Path, length: Length) -> dict[str, Any]:
-    """Thin the draws to less than 1 MB, ``folder/NAME.npz``, and write the diagnostics of all of them beside it."""
+    """Thin the draws to less than 1 MB, ``folder/NAME.npz``, and write diagnostics and traces of all of them beside it.
+
+    Traces are of the log density and of f, or the probability of the first class, at five of the points.
+    """
     about: dict[str, Any] = {
         "command": f"stein reproduce hmc --tasks {task.name}",
         "sampler": "BlackJAX NUTS, float64, full batch, window adaptation, chains started at trained networks",
@@ -145,7 +149,12 @@ def publish(task: Task, draws: Draws, folder: Path, length: Length) -> dict[str,
     buffer = io.BytesIO()
     np.savez_compressed(buffer, draws=kept, mean=mean.astype(np.float32), about=json.dumps(about))
     durable.replace(folder / f"{task.name}.npz", buffer.getvalue())
-    durable.replace(folder / f"{task.name}.json", (json.dumps(about, indent=1) + "\n").encode())
+    durable.replace(folder / f"{task.name}.json", (json.dumps(about) + "\n").encode())
+    watched = np.linspace(0, functions.shape[2] - 1, 5).round().astype(int)
+    lines = {f"point {i}": functions[:, :, i].reshape(*functions.shape[:2], -1)[..., 0] for i in watched}
+    plots.traces({"log density": draws.facts["log_density"]} | lines).savefig(
+        folder / f"{task.name}-traces.png", dpi=120
+    )
     return about
 
 

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
-from stein import data, durable, functional_priors, predict, rules, train
+from stein import data, durable, functional_priors, kernels, predict, rules, train
 from stein.ensembles import build
 from stein.experiments import reference, toys
 from stein.experiments.toys import Task
 from stein.report import plots
 from stein.targets import Measurement
+from stein.types import Key, Particles
 
 SEEDS = (38, 39, 40, 41, 42)
 Numbers = dict[str, float]
@@ -36,6 +38,7 @@ class Variant(NamedTuple):
     target: Mapping[str, Any] = {}
     column: bool = False  # whether it has a column in the figure, or only a row in the table
     steps: float = 1.0  # times those of the protocol
+    first: str = ""  # the deterministic method that trains the start, for as many steps again
 
 
 class Size(NamedTuple):
@@ -47,7 +50,6 @@ class Size(NamedTuple):
 
 
 SSGE = {"functional_prior": functional_priors.on_points(functional_priors.ssge(draws=50), 10)}
-WIDE = {"functional_prior": functional_priors.moment_matched(jitter=0.01)}
 
 DETERMINISTIC = (
     Variant("DE", "de", column=True),
@@ -61,46 +63,83 @@ DETERMINISTIC = (
 )
 
 
-def _everywhere(task: str) -> Measurement:
-    """Fresh points over the whole picture, in every step, beside those of the batch."""
-    if task == "regression":
-        return Measurement(extra=lambda key: jax.random.uniform(key, (32, 1), minval=0.0, maxval=7.0))
-    return Measurement(extra=lambda key: jax.random.uniform(key, (32, 2), minval=-20.0, maxval=20.0))
+def extra_points(low: Sequence[float], high: Sequence[float], number: int) -> dict[str, Measurement]:
+    """Beside the batch, fresh measurement points in every step, uniform over a box."""
+
+    def draw(key: Key) -> Array:
+        return jax.random.uniform(key, (number, len(low)), minval=jnp.asarray(low), maxval=jnp.asarray(high))
+
+    return {"measurement": Measurement(extra=draw)}
 
 
-def variants(figure: str, preset: str, task: str) -> tuple[Variant, ...]:
+def in_the_box_of(task: Task, number: int) -> dict[str, Measurement]:
+    """Extra measurement points in the smallest box that holds the training inputs: the gap, but nothing outside."""
+    return extra_points(task.x.min(axis=0).tolist(), task.x.max(axis=0).tolist(), number)
+
+
+def variants(figure: str, preset: str, task: Task) -> tuple[Variant, ...]:
     """The rows of a figure's table on a task."""
+    if figure == "ablation":
+        return _ablation(task)
+    corrected = preset == "corrected"
     if figure == "fig1":
-        if preset != "corrected":
-            return DETERMINISTIC
-        wide = {"measurement": _everywhere(task)}
-        return (
-            *DETERMINISTIC[:2],
-            Variant("f-SVGD", "f-svgd", target=wide | WIDE, column=True),
-            Variant("fw-SVGD", "fw-svgd-l", target=wide, column=True),
-            Variant("h-SVGD", "h-svgd-l", target=wide, column=True),
-            Variant("fw-SVGD, exact", "fw-svgd-l", {"repulsion": "exact"}, wide),
-            Variant("h-SVGD, exact", "h-svgd-l", {"repulsion": "exact"}, wide),
-        )
-    published = {"noise": "elementwise-shared", "noise_place": "adam-inside", "stochastic": True}
-    if preset != "corrected":
-        local = published | {"repulsion": "local"}
-        return (
-            Variant("SGLD", "sgld", {"noise_place": "adam-inside"}, column=True),
-            Variant("w-SVGD", "w-svgd", published, column=True),
-            Variant("fw-SVGD", "fw-svgd-l", local, column=True),
-            Variant("h-SVGD", "h-svgd-l", local, column=True),
-        )
-    right = {"stochastic": True}
-    unbiased = right | {"repulsion": rules.exact(energy=0.99, probe=True)}
+        return _recommended(task) if corrected else DETERMINISTIC
+    return CORRECTED_NOISE if corrected else PUBLISHED_NOISE
+
+
+def _recommended(task: Task) -> tuple[Variant, ...]:
+    gap = in_the_box_of(task, 2)
+    wide = {"functional_prior": functional_priors.moment_matched()}
     return (
-        Variant("SGLD", "sgld", column=True),
-        Variant("w-SVGD", "w-svgd", right, column=True),
-        Variant("fw-SVGD", "fw-svgd-l", unbiased, column=True),
-        Variant("h-SVGD", "h-svgd-l", unbiased, column=True),
-        Variant("pSGLD", "psgld"),
-        Variant("hp-SVGD", "hp-svgd", unbiased),
+        *DETERMINISTIC[:2],
+        Variant("f-SVGD", "f-svgd", target=gap | wide, column=True),
+        Variant("fw-SVGD", "fw-svgd-l", target=gap, column=True),
+        Variant("h-SVGD", "h-svgd-l", target=gap, column=True),
     )
+
+
+_INSIDE = {"noise": "elementwise-shared", "noise_place": "adam-inside", "stochastic": True}
+PUBLISHED_NOISE = (
+    Variant("SGLD", "sgld", {"noise_place": "adam-inside"}, column=True),
+    Variant("w-SVGD", "w-svgd", _INSIDE, column=True),
+    Variant("fw-SVGD", "fw-svgd-l", _INSIDE | {"repulsion": "local"}, column=True),
+    Variant("h-SVGD", "h-svgd-l", _INSIDE | {"repulsion": "local"}, column=True),
+)
+
+# Rates of Langevin steps; those of coupled rules are larger because their drift and noise are over n.
+_ALONE, _COUPLED = {"learning_rate": 3e-5}, {"learning_rate": 1e-3, "stochastic": True}
+_UNBIASED = _COUPLED | {"repulsion": rules.exact(energy=0.99, probe=True)}
+CORRECTED_NOISE = (
+    Variant("SGLD", "sgld", _ALONE, column=True, first="de"),
+    Variant("w-SVGD", "w-svgd", _COUPLED, column=True, first="w-svgd"),
+    Variant("fw-SVGD", "fw-svgd-l", _UNBIASED, column=True, first="fw-svgd-l"),
+    Variant("h-SVGD", "h-svgd-l", _UNBIASED, column=True, first="h-svgd-l"),
+    Variant("pSGLD", "psgld", _ALONE, first="de"),
+)
+
+
+def _ablation(task: Task) -> tuple[Variant, ...]:
+    """fw-SVGD of the paper with one setting changed at a time, and what came closest to the posterior."""
+
+    def kernel(factor: float) -> dict[str, Any]:
+        return {"kernel": kernels.rbf(kernels.median(factor=factor))}
+
+    two, four = in_the_box_of(task, 2), in_the_box_of(task, 4)
+    return (
+        Variant("fw-SVGD", "fw-svgd-l"),
+        Variant("bandwidth x 3", "fw-svgd-l", kernel(3.0)),
+        Variant("bandwidth over 3", "fw-svgd-l", kernel(1 / 3)),
+        Variant("rate x 10", "fw-svgd-l", {"learning_rate": 10 * task.learning_rate}),
+        Variant("steps x 3", "fw-svgd-l", steps=3),
+        Variant("2 points in the box", "fw-svgd-l", target=two),
+        Variant("4 points in the box", "fw-svgd-l", target=four),
+        Variant("4 points everywhere", "fw-svgd-l", target=extra_points([0.0], [7.0], 4)),
+        Variant("4 points in the box, exact", "fw-svgd-l", {"repulsion": "exact"}, four),
+        Variant("h-SVGD, 4 points in the box", "h-svgd-l", target=four),
+        Variant("f-SVGD, 4 points in the box", "f-svgd",
+                target=four | {"functional_prior": functional_priors.moment_matched()}),
+        Variant("hp-SVGD", "hp-svgd"),
+    )  # fmt: skip
 
 
 SIZES = {"smoke": Size(0.2, 0.02, (42,)), "paper": Size(), "corrected": Size()}
@@ -110,20 +149,20 @@ def run_cell(
     task: Task, variant: Variant, seed: int, size: Size, hooks: Iterable[train.Hook] = (), chunk: int = 250
 ) -> Float[np.ndarray, "n g c"]:
     """Train one ensemble on a task; returns what its members say at the task's points."""
-    options: dict[str, Any] = {"learning_rate": task.learning_rate, "anneal": task.anneal} | dict(variant.options)
-    algorithm = build(variant.method, task.target(**variant.target), **options)
     key_start, key_batches = jax.random.split(jax.random.key(seed))
     n, steps = max(2, round(task.particles * size.particles)), steps_of(task, variant, size)
-    state, _ = train.run(
-        algorithm,
-        jax.jit(lambda key: algorithm.init(key, n))(key_start),
-        data.Batches(task.x, task.y, task.batch_size, key_batches),
-        steps,
-        chunk=min(steps, chunk),
-        hooks=hooks,
-        min_alive=0.0,
-    )
-    return task.predict(predict.living(state.particles, state.alive))
+    batches = data.Batches(task.x, task.y, task.batch_size, key_batches)
+    usual = {"learning_rate": task.learning_rate, "anneal": task.anneal}
+    hooks = tuple(hooks)
+
+    def trained(method: str, options: Mapping[str, Any], weights: Particles | None = None) -> Particles:
+        algorithm = build(method, task.target(**variant.target), **options)
+        state = jax.jit(lambda key, weights: algorithm.init(key, n, weights))(key_start, weights)
+        state, _ = train.run(algorithm, state, batches, steps, chunk=min(steps, chunk), hooks=hooks)
+        return predict.living(state.particles, state.alive)
+
+    weights = trained(variant.first, usual) if variant.first else None
+    return task.predict(trained(variant.method, usual | dict(variant.options), weights))
 
 
 def steps_of(task: Task, variant: Variant, size: Size) -> int:
@@ -210,9 +249,13 @@ def run_cells(
     """
     size = SIZES[preset]
     size = size._replace(seeds=tuple(seeds) or size.seeds)
+    known = [variant.label for variant in variants(name, preset, toys.regression())]
+    for label in labels:
+        if label not in known:
+            raise ValueError(f"--methods = {label!r}: not in this table; it has {', '.join(map(repr, known))}")
     for task_name in tasks:
         task = toys.TASKS[task_name]()
-        for variant, seed in itertools.product(variants(name, preset, task_name), size.seeds):
+        for variant, seed in itertools.product(variants(name, preset, task), size.seeds):
             path = cell_path(folder, task_name, variant, seed)
             if path.exists() or (labels and variant.label not in labels):
                 continue
@@ -242,26 +285,30 @@ CLAIMS = {
 
 
 def results(name: str, preset: str, folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
-    """Every number of every row whose seeds are all there, with means, errors, and the strength of the claims."""
+    """Every number of every cell that is there, with means, errors, and the strength of the claims."""
     found: dict[str, Any] = {"figure": name, "preset": preset, "seeds": list(seeds), "tasks": {}}
     for task_name, make in toys.TASKS.items():
         task, posterior = make(), reference.posterior(task_name)
-        rows = {}
-        for variant in variants(name, preset, task_name):
-            paths = [cell_path(folder, task_name, variant, seed) for seed in seeds]
-            if all(path.exists() for path in paths):
-                rows[variant.label] = [judge(task, load_cell(path), posterior) for path in paths]
+        rows: dict[str, dict[int, Numbers]] = {}
+        for variant in variants(name, preset, task):
+            paths = {seed: cell_path(folder, task_name, variant, seed) for seed in seeds}
+            cells = {seed: judge(task, load_cell(path), posterior) for seed, path in paths.items() if path.exists()}
+            if cells:
+                rows[variant.label] = cells
         claims = [
             {"number": number, "larger": larger, "smaller": smaller}
-            | paired(*([row[number] for row in rows[label]] for label in (larger, smaller)))
+            | paired(*([rows[label][seed][number] for seed in common] for label in (larger, smaller)))
             for number, larger, smaller in CLAIMS[task_name]
-            if {larger, smaller} <= rows.keys()
+            if (common := sorted(rows.get(larger, {}).keys() & rows.get(smaller, {}).keys()))
         ]
-        rows[f"HMC, {task.particles} draws"] = floor(task, posterior)
-        found["tasks"][task_name] = {
-            "rows": {label: {"mean ± error": summary(numbers), "seeds": numbers} for label, numbers in rows.items()},
-            "claims": claims,
-        }
+        if rows:
+            rows[f"HMC, {task.particles} draws"] = dict(enumerate(floor(task, posterior)))
+            found["tasks"][task_name] = {
+                "rows": {
+                    label: {"mean ± error": summary(cells.values()), "seeds": cells} for label, cells in rows.items()
+                },
+                "claims": claims,
+            }
     return found
 
 
@@ -270,10 +317,16 @@ def markdown(found: dict[str, Any]) -> str:
     lines = [f"# {found['figure']}, preset {found['preset']}, seeds {', '.join(map(str, found['seeds']))}"]
     for task, part in found["tasks"].items():
         names = list(next(iter(part["rows"].values()))["mean ± error"])
-        lines += ["", f"## {task}", "", "| method | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+        lines += [
+            "",
+            f"## {task}",
+            "",
+            "| method | seeds | " + " | ".join(names) + " |",
+            "|---" * (len(names) + 2) + "|",
+        ]
         for label, row in part["rows"].items():
             cells = [f"{mean:.2f} ± {error:.2f}" for mean, error in row["mean ± error"].values()]
-            lines.append(f"| {label} | " + " | ".join(cells) + " |")
+            lines.append(f"| {label} | {len(row['seeds'])} | " + " | ".join(cells) + " |")
         if part["claims"]:
             lines += ["", "| is it larger? | than | in | by | p |", "|---|---|---|---|---|"]
         for claim in part["claims"]:
@@ -288,17 +341,20 @@ def write(name: str, preset: str, folder: Path, seeds: Sequence[int] = ()) -> No
     found = results(name, preset, folder, seeds)
     durable.replace(folder / "table.json", (json.dumps(found, indent=1) + "\n").encode())
     durable.replace(folder / "table.md", markdown(found).encode())
+    if name != "ablation":
+        _draw(name, preset, folder, seeds[-1])
+
+
+def _draw(name: str, preset: str, folder: Path, seed: int) -> None:
+    """figure.png of one seed: the columns that both tasks have."""
     shown: dict[str, dict[str, np.ndarray]] = {}
-    for task_name in toys.TASKS:
-        paths = {
-            variant.label: cell_path(folder, task_name, variant, seeds[-1])
-            for variant in variants(name, preset, task_name)
-            if variant.column
-        }
+    for task_name, make in toys.TASKS.items():
+        columns = [variant for variant in variants(name, preset, make()) if variant.column]
+        paths = {variant.label: cell_path(folder, task_name, variant, seed) for variant in columns}
         shown[task_name] = {label: load_cell(path) for label, path in paths.items() if path.exists()}
-    columns = [label for label in shown["regression"] if label in shown["classification"]]
-    functions = {label: shown["regression"][label][:, :, 0] for label in columns}
-    maps = {label: shown["classification"][label][:, : toys.SIDE**2].mean(axis=0) for label in columns}
+    both = [label for label in shown["regression"] if label in shown["classification"]]
+    functions = {label: shown["regression"][label][:, :, 0] for label in both}
+    maps = {label: shown["classification"][label][:, : toys.SIDE**2].mean(axis=0) for label in both}
     regression, classification = toys.regression(), toys.classification()
     plots.toys(
         toys.GRID,

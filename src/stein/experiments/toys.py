@@ -111,7 +111,7 @@ def compare_classification(
         "H_far_above_half": (on_plane[far] > 0.5).mean(),
         "KL": kl.mean(),
         "H_error": np.abs(on_plane - right).mean(),
-        "H_correlation": np.corrcoef(ood.ranks(on_plane), ood.ranks(right))[0, 1],
+        "H_correlation": ood.rank_correlation(on_plane, right),
     }
     for name, score in (("H", entropy), ("MD", spread)):
         inside, centre = score[TEST_POINTS], score[CENTRE_POINTS]

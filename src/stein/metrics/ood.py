@@ -25,3 +25,10 @@ def ranks(values: Scores) -> Scores:
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[group]
+
+
+def rank_correlation(a: Scores, b: Scores) -> float:
+    """Spearman's correlation: do both order the points alike? 0 where one of them does not order them at all."""
+    x, y = (ranks(v) - (len(v) + 1) / 2 for v in (a, b))
+    size = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / size if size > 0 else 0.0
