@@ -35,7 +35,7 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-demo: $(STAMP)  ## draw the first figure into demo/
+demo: $(STAMP)  ## five ensembles beside the posterior, into demo/report.html
 	$(BIN)/stein demo
 
 mutants: $(STAMP)  ## plant bugs and see the tests catch them

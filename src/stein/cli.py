@@ -91,7 +91,7 @@ def doctor() -> None:
         )
 
 
-def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 3000) -> None:
+def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 6000) -> None:
     """Train five kinds of ensembles on a curve with a gap in its data, beside the exact posterior, and draw them.
 
     Takes about a minute. The posterior comes with the package: `stein reproduce hmc` makes it again.

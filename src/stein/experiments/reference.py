@@ -153,7 +153,7 @@ def publish(task: Task, draws: Draws, folder: Path, length: Length) -> dict[str,
     watched = np.linspace(0, functions.shape[2] - 1, 5).round().astype(int)
     lines = {f"point {i}": functions[:, :, i].reshape(*functions.shape[:2], -1)[..., 0] for i in watched}
     plots.traces({"log density": draws.facts["log_density"]} | lines).savefig(
-        folder / f"{task.name}-traces.png", dpi=120
+        folder / f"{task.name}-traces.png", dpi=75
     )
     return about
 

@@ -82,7 +82,7 @@ def animation(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     columns = len(frames[0][1])
-    figure = Figure(figsize=(2.6 * columns, 2.7), dpi=80, layout="constrained")
+    figure = Figure(figsize=(2.6 * columns, 2.7), dpi=64, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
 
