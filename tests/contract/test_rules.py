@@ -26,7 +26,14 @@ CASES = [(name, False) for name in rules.METHODS] + [
 NOISY = [(name, noisy) for name, noisy in CASES if noisy or rules.METHODS[name].stochastic == "always"]
 # One case for each kind of machinery; the rest of what compiles for seconds is left to `make test-long`.
 KINDS = [("de", False), ("psgld", False), ("w-svgd", True), ("f-svgd", False), ("fw-svgd-l", True), ("sge-wgd", False)]
-KINDS_FIRST = [pytest.param(*case, marks=() if case in KINDS else pytest.mark.long) for case in CASES]
+
+
+def first(kinds):
+    """All cases, those that are not of these kinds marked long."""
+    return [pytest.param(*case, marks=() if case in kinds else pytest.mark.long) for case in CASES]
+
+
+KINDS_FIRST = first(KINDS)
 NUM_DATA, N = 30, 4
 
 
@@ -190,7 +197,7 @@ def test_particles_over_four_devices(name, noisy):
     close(moved.particles, step(state, batch())[0].particles, 1e-9)
 
 
-@pytest.mark.parametrize(("name", "noisy"), CASES)
+@pytest.mark.parametrize(("name", "noisy"), first([*KINDS, ("hp-svgd", False), ("h-svgd-l", False), ("blob", False)]))
 def test_a_dead_member_is_as_if_it_never_was(name, noisy):
     """Survivors equal the run without the dead one. Sees a mask forgotten in a kernel, median, mean or noise."""
     algo, step = compiled(name, noisy)
