@@ -135,13 +135,12 @@ def reproduce(
     methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL ...")] = (),
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = (),
     out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
-    threads: Threads = None,
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
 ) -> None:
     """Make the paper's toy figures again, with numbers, or the posterior that they are compared with.
 
     fig1 and fig-stochastic train every method on both tasks with five seeds; what is finished is kept, so that the same
-    command goes on after an interruption, and several processes may share the work by tasks, methods or seeds. hmc runs
-    the long chains of the reference.
+    command goes on after an interruption. hmc runs the long chains of the reference.
 
     Args:
         what: fig1 (deterministic), fig-stochastic, ablation (regression only), or hmc.
@@ -149,10 +148,11 @@ def reproduce(
         tasks: one of the two, or both.
         methods: only these rows of the table, as "fw-SVGD, exact".
         seeds: other training seeds than 38 to 42.
-        out: directory of the results; results/FIGURE-PRESET or results/hmc unless given.
-        threads: CPU threads; all there are unless given.
+        out: directory of the results; results/fig1 and the like unless given.
+        workers: processes that train at the same time, of one thread each; one for each CPU unless given.
     """
-    _use_threads(threads)
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers = {workers}: must be at least 1")
     if what == "hmc":
         _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
         return
@@ -162,9 +162,10 @@ def reproduce(
     use_compilation_cache()
     if what == "ablation":
         tasks = ("regression",)
-    folder = out or pathlib.Path(f"results/{what}-{preset}")
+    folder = out or pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
+    cells = experiment.missing_cells(what, preset, folder, tasks, methods, seeds)
     with _bars() as bars:
-        experiment.run_cells(what, preset, folder, tasks=tasks, labels=methods, seeds=seeds, begin=bars)
+        experiment.run_cells(folder, cells, min(workers or os.cpu_count() or 1, max(len(cells), 1)), bars)
     with _status("Comparing with the posterior"):
         experiment.write(what, preset, folder, seeds)
     print((folder / "table.md").read_text())

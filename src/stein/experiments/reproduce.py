@@ -7,7 +7,10 @@ that are missing, and several processes may share the work.
 import io
 import itertools
 import json
+import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +23,7 @@ from jaxtyping import Array, Float
 from stein import data, durable, functional_priors, kernels, predict, rules, train
 from stein.ensembles import build
 from stein.experiments import reference, toys
+from stein.experiments.run import use_compilation_cache
 from stein.experiments.toys import Task
 from stein.report import plots
 from stein.targets import Measurement
@@ -189,8 +193,8 @@ def load_cell(path: Path) -> np.ndarray:
         return found["said"].astype(np.float32)
 
 
-def cell_path(folder: Path, task: str, variant: Variant, seed: int) -> Path:
-    name = variant.label.lower().replace(", ", "-").replace(" ", "-")
+def cell_path(folder: Path, task: str, label: str, seed: int) -> Path:
+    name = label.lower().replace(", ", "-").replace(" ", "-")
     return folder / "cells" / task / f"{name}-{seed}.npz"
 
 
@@ -231,36 +235,65 @@ def paired(larger: Sequence[float], smaller: Sequence[float]) -> dict[str, float
     return {"difference": float(difference.mean()), "error": error, "p": p}
 
 
-def run_cells(
-    name: str,
-    preset: str,
-    folder: Path,
-    *,
-    tasks: Sequence[str] = ("regression", "classification"),
-    labels: Sequence[str] = (),
-    seeds: Sequence[int] = (),
-    begin: Callable[[str, int], Callable[[int], None]],
-) -> None:
-    """Run the cells that are missing.
+class Cell(NamedTuple):
+    """The name of one ensemble of a table: what a process needs to know to train it."""
 
-    Args:
-        tasks, labels, seeds: the part of the cells to run now; all unless given.
-        begin: called with the words for a cell and its number of steps; returns what is told the steps done.
-    """
-    size = SIZES[preset]
-    size = size._replace(seeds=tuple(seeds) or size.seeds)
-    known = [variant.label for variant in variants(name, preset, toys.regression())]
+    figure: str
+    preset: str
+    task: str
+    label: str
+    seed: int
+
+    def words(self) -> str:
+        return f"{self.task}, {self.label}, seed {self.seed}"
+
+
+def missing_cells(
+    figure: str, preset: str, folder: Path, tasks: Sequence[str], labels: Sequence[str], seeds: Sequence[int]
+) -> list[Cell]:
+    """The cells that are not in the folder yet, among these tasks, labels and seeds (all, where none are given)."""
+    known = [variant.label for variant in variants(figure, preset, toys.regression())]
     for label in labels:
         if label not in known:
             raise ValueError(f"--methods = {label!r}: not in this table; it has {', '.join(map(repr, known))}")
-    for task_name in tasks:
-        task = toys.TASKS[task_name]()
-        for variant, seed in itertools.product(variants(name, preset, task), size.seeds):
-            path = cell_path(folder, task_name, variant, seed)
-            if path.exists() or (labels and variant.label not in labels):
-                continue
-            tick = begin(f"{task_name}, {variant.label}, seed {seed}", steps_of(task, variant, size))
-            save_cell(path, run_cell(task, variant, seed, size, [partial(_told, tick)]))
+    everything = itertools.product(tasks, tuple(seeds) or SIZES[preset].seeds, labels or known)
+    cells = [Cell(figure, preset, task, label, seed) for task, seed, label in everything]
+    return [cell for cell in cells if not cell_path(folder, cell.task, cell.label, cell.seed).exists()]
+
+
+Begin = Callable[[str, int], Callable[[int], None]]
+
+
+def run_cells(folder: Path, cells: Sequence[Cell], workers: int, begin: Begin) -> None:
+    """Train what the cells name, each in one of so many processes of one thread.
+
+    Args:
+        begin: called with the words for a piece of work and its length; returns what is told how much is done.
+    """
+    if workers == 1:
+        for cell in cells:
+            task, variant, size = _found(cell)
+            tick = begin(cell.words(), steps_of(task, variant, size))
+            _run_and_save(folder, cell, [partial(_told, tick)])
+        return
+    os.environ["NPROC"] = "1"  # read by XLA in the processes that are started below
+    tick = begin(f"{len(cells)} ensembles", len(cells))
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), use_compilation_cache) as pool:
+        waiting = [pool.submit(_run_and_save, folder, cell) for cell in cells]
+        for done, future in enumerate(as_completed(waiting), start=1):
+            future.result()
+            tick(done)
+
+
+def _found(cell: Cell) -> tuple[Task, Variant, Size]:
+    task = toys.TASKS[cell.task]()
+    (variant,) = (v for v in variants(cell.figure, cell.preset, task) if v.label == cell.label)
+    return task, variant, SIZES[cell.preset]
+
+
+def _run_and_save(folder: Path, cell: Cell, hooks: Iterable[train.Hook] = ()) -> None:
+    task, variant, size = _found(cell)
+    save_cell(cell_path(folder, cell.task, cell.label, cell.seed), run_cell(task, variant, cell.seed, size, hooks))
 
 
 def _told(tick: Callable[[int], None], moment: train.Moment) -> None:
@@ -291,7 +324,7 @@ def results(name: str, preset: str, folder: Path, seeds: Sequence[int]) -> dict[
         task, posterior = make(), reference.posterior(task_name)
         rows: dict[str, dict[int, Numbers]] = {}
         for variant in variants(name, preset, task):
-            paths = {seed: cell_path(folder, task_name, variant, seed) for seed in seeds}
+            paths = {seed: cell_path(folder, task_name, variant.label, seed) for seed in seeds}
             cells = {seed: judge(task, load_cell(path), posterior) for seed, path in paths.items() if path.exists()}
             if cells:
                 rows[variant.label] = cells
@@ -350,7 +383,7 @@ def _draw(name: str, preset: str, folder: Path, seed: int) -> None:
     shown: dict[str, dict[str, np.ndarray]] = {}
     for task_name, make in toys.TASKS.items():
         columns = [variant for variant in variants(name, preset, make()) if variant.column]
-        paths = {variant.label: cell_path(folder, task_name, variant, seed) for variant in columns}
+        paths = {variant.label: cell_path(folder, task_name, variant.label, seed) for variant in columns}
         shown[task_name] = {label: load_cell(path) for label, path in paths.items() if path.exists()}
     both = [label for label in shown["regression"] if label in shown["classification"]]
     functions = {label: shown["regression"][label][:, :, 0] for label in both}
