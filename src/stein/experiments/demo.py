@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from stein import durable, predict, train
-from stein.experiments import reference, reproduce, toys
+from stein.experiments import reference, reproduce, toys, variants
 from stein.experiments.folder import write_json
 from stein.report import html, plots
 
@@ -38,7 +38,7 @@ def run(*, steps: int = STEPS, seed: int = 42, begin: Callable[[str, int], Calla
     posterior = reference.posterior("regression")
     members: dict[str, Members] = {}
     frames: dict[int, dict[str, Members]] = {}
-    for variant in reproduce.DETERMINISTIC:
+    for variant in variants.DETERMINISTIC:
         if not variant.column:
             continue
         tick = begin(variant.label, steps)
@@ -49,7 +49,7 @@ def run(*, steps: int = STEPS, seed: int = 42, begin: Callable[[str, int], Calla
             frames.setdefault(moment.step, {})[label] = functions
 
         chunk = max(1, steps // FRAMES)
-        members[variant.label] = reproduce.run_cell(task, variant, seed, reproduce.Size(), [watch], chunk)[:, :, 0]
+        members[variant.label] = reproduce.run_cell(task, variant, seed, variants.Size(), [watch], chunk)[:, :, 0]
     numbers = {label: toys.compare_regression(f, posterior.draws) for label, f in members.items()}
     members["HMC"] = posterior.draws
     numbers[f"HMC, {task.particles} draws"] = reproduce.floor(task, posterior)[0]

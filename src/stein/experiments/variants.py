@@ -1,0 +1,131 @@
+"""The rows of the toy tables: which method with which settings, by figure and preset."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from stein import functional_priors, kernels, rules
+from stein.experiments.toys import Task
+from stein.targets import Measurement
+from stein.types import Key
+
+SEEDS = (38, 39, 40, 41, 42)
+
+
+class Variant(NamedTuple):
+    """A method and its settings. ``options`` go to :func:`stein.build`, ``target`` to :func:`stein.posterior`."""
+
+    label: str
+    method: str
+    options: Mapping[str, Any] = {}
+    target: Mapping[str, Any] = {}
+    column: bool = False  # whether it has a column in the figure, or only a row in the table
+    steps: float = 1.0  # times those of the protocol
+    first: str = ""  # the deterministic method that trains the start, for as many steps again
+
+
+class Size(NamedTuple):
+    """What a preset makes smaller: members and steps are multiplied by these."""
+
+    particles: float = 1.0
+    steps: float = 1.0
+    seeds: tuple[int, ...] = SEEDS
+
+
+SSGE = {"functional_prior": functional_priors.on_points(functional_priors.ssge(draws=50), 10)}
+
+DETERMINISTIC = (
+    Variant("DE", "de", column=True),
+    Variant("w-SVGD", "w-svgd", column=True),
+    Variant("f-SVGD", "f-svgd", target=SSGE, column=True),
+    Variant("fw-SVGD", "fw-svgd-l", column=True),
+    Variant("h-SVGD", "h-svgd-l", column=True),
+    Variant("f-SVGD, no prior", "f-svgd"),
+    Variant("fw-SVGD, exact", "fw-svgd-l", {"repulsion": "exact"}),
+    Variant("h-SVGD, exact", "h-svgd-l", {"repulsion": "exact"}),
+)
+
+
+def extra_points(low: Sequence[float], high: Sequence[float], number: int) -> dict[str, Measurement]:
+    """Beside the batch, fresh measurement points in every step, uniform over a box."""
+
+    def draw(key: Key) -> Array:
+        return jax.random.uniform(key, (number, len(low)), minval=jnp.asarray(low), maxval=jnp.asarray(high))
+
+    return {"measurement": Measurement(extra=draw)}
+
+
+def in_the_box_of(task: Task, number: int) -> dict[str, Measurement]:
+    """Extra measurement points in the smallest box that holds the training inputs: the gap, but nothing outside."""
+    return extra_points(task.x.min(axis=0).tolist(), task.x.max(axis=0).tolist(), number)
+
+
+def variants(figure: str, preset: str, task: Task) -> tuple[Variant, ...]:
+    """The rows of a figure's table on a task."""
+    if figure == "ablation":
+        return _ablation(task)
+    corrected = preset == "corrected"
+    if figure == "fig1":
+        return _recommended(task) if corrected else DETERMINISTIC
+    return CORRECTED_NOISE if corrected else PUBLISHED_NOISE
+
+
+def _recommended(task: Task) -> tuple[Variant, ...]:
+    gap = in_the_box_of(task, 2)
+    wide = {"functional_prior": functional_priors.moment_matched()}
+    return (
+        *DETERMINISTIC[:2],
+        Variant("f-SVGD", "f-svgd", target=gap | wide, column=True),
+        Variant("fw-SVGD", "fw-svgd-l", target=gap, column=True),
+        Variant("h-SVGD", "h-svgd-l", target=gap, column=True),
+    )
+
+
+_INSIDE = {"noise": "elementwise-shared", "noise_place": "adam-inside", "stochastic": True}
+PUBLISHED_NOISE = (
+    Variant("SGLD", "sgld", {"noise_place": "adam-inside"}, column=True),
+    Variant("w-SVGD", "w-svgd", _INSIDE, column=True),
+    Variant("fw-SVGD", "fw-svgd-l", _INSIDE | {"repulsion": "local"}, column=True),
+    Variant("h-SVGD", "h-svgd-l", _INSIDE | {"repulsion": "local"}, column=True),
+)
+
+# Rates of Langevin steps; those of coupled rules are larger because their drift and noise are over n.
+_ALONE, _COUPLED = {"learning_rate": 3e-5}, {"learning_rate": 1e-3, "stochastic": True}
+_UNBIASED = _COUPLED | {"repulsion": rules.exact(energy=0.99, probe=True)}
+CORRECTED_NOISE = (
+    Variant("SGLD", "sgld", _ALONE, column=True, first="de"),
+    Variant("w-SVGD", "w-svgd", _COUPLED, column=True, first="w-svgd"),
+    Variant("fw-SVGD", "fw-svgd-l", _UNBIASED, column=True, first="fw-svgd-l"),
+    Variant("h-SVGD", "h-svgd-l", _UNBIASED, column=True, first="h-svgd-l"),
+    Variant("pSGLD", "psgld", _ALONE, first="de"),
+)
+
+
+def _ablation(task: Task) -> tuple[Variant, ...]:
+    """fw-SVGD of the paper with one setting changed at a time, and what came closest to the posterior."""
+
+    def kernel(factor: float) -> dict[str, Any]:
+        return {"kernel": kernels.rbf(kernels.median(factor=factor))}
+
+    two, four = in_the_box_of(task, 2), in_the_box_of(task, 4)
+    return (
+        Variant("fw-SVGD", "fw-svgd-l"),
+        Variant("bandwidth x 3", "fw-svgd-l", kernel(3.0)),
+        Variant("bandwidth over 3", "fw-svgd-l", kernel(1 / 3)),
+        Variant("rate x 10", "fw-svgd-l", {"learning_rate": 10 * task.learning_rate}),
+        Variant("steps x 3", "fw-svgd-l", steps=3),
+        Variant("2 points in the box", "fw-svgd-l", target=two),
+        Variant("4 points in the box", "fw-svgd-l", target=four),
+        Variant("4 points everywhere", "fw-svgd-l", target=extra_points([0.0], [7.0], 4)),
+        Variant("4 points in the box, exact", "fw-svgd-l", {"repulsion": "exact"}, four),
+        Variant("h-SVGD, 4 points in the box", "h-svgd-l", target=four),
+        Variant("f-SVGD, 4 points in the box", "f-svgd",
+                target=four | {"functional_prior": functional_priors.moment_matched()}),
+        Variant("hp-SVGD", "hp-svgd"),
+    )  # fmt: skip
+
+
+SIZES = {"smoke": Size(0.2, 0.02, (42,)), "paper": Size(), "corrected": Size()}
