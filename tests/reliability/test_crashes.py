@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -139,6 +140,46 @@ def test_one_writer_wins_and_its_death_frees_the_run(writers: int, config: Path,
     assert shorter.poll() is None, shorter.communicate()[1]
     shorter.kill()
     shorter.communicate()
+
+
+CLAIMS = """
+import multiprocessing, sys, time
+from pathlib import Path
+from stein.experiments import folder
+
+def claim(run, barrier, answers):
+    barrier.wait()
+    began = time.monotonic()
+    try:
+        with folder.claimed(run, True):
+            (run / "config.toml").touch()
+            answers.put("")
+            time.sleep(0.8)
+    except folder.LockedError as error:
+        answers.put(f"{error} after {time.monotonic() - began:.2f}")
+
+context = multiprocessing.get_context("fork")  # nothing here has threads
+for attempt in range(50):
+    writers = (2, 8)[attempt % 2]
+    barrier, answers = context.Barrier(writers), context.Queue()
+    run = Path(sys.argv[1]) / str(attempt)
+    processes = [context.Process(target=claim, args=(run, barrier, answers)) for _ in range(writers)]
+    for process in processes:
+        process.start()
+    told = sorted(answers.get(timeout=20) for _ in processes)
+    for process in processes:
+        process.join()
+    assert told[0] == "" and all("in use by process" in words for words in told[1:]), told
+    assert all(float(words.split()[-1]) < 1 for words in told[1:]), told
+print("one winner each")
+"""
+
+
+@pytest.mark.long
+def test_fifty_simultaneous_starts_have_one_winner_each(tmp_path: Path) -> None:
+    """Sees a lock that is looked at before it is taken; the claim alone, which needs no training to be raced for."""
+    done = subprocess.run([sys.executable, "-c", CLAIMS, tmp_path], capture_output=True, text=True, check=False)
+    assert done.stdout == "one winner each\n", done.stderr
 
 
 def _wait_until_one_is_left(processes: list[subprocess.Popen]) -> list[subprocess.Popen]:

@@ -34,12 +34,14 @@ ENVIRONMENTS = {
     "closed standard streams": "{} <&- >&- 2>/dev/null",
     "a reader who leaves": "{} 2>&1 | head -c 1 >/dev/null",
     "twenty columns": "env COLUMNS=20 {}",
+    "a clock that goes back": "env PYTHONPATH={backwards} {}",
     "a terminal": "script -qec {quoted} /dev/null",
 }
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.long if name == "twenty columns" else ()) for name in ENVIRONMENTS
+    pytest.param(name, marks=pytest.mark.long if name in ("twenty columns", "a clock that goes back") else ())
+    for name in ENVIRONMENTS
 ])  # fmt: skip
 def test_the_environment_does_not_change_a_byte(
     name: str, config: Path, usual: dict[str, str], tmp_path: Path, cache: Path
@@ -49,7 +51,10 @@ def test_the_environment_does_not_change_a_byte(
         pytest.skip("needs the command `script`")
     run = tmp_path / "ünïcode and spaces"
     command = shlex.join(map(str, [runs.STEIN, "train", config, *SHORT, "--out", run]))
-    shell = ENVIRONMENTS[name].format(command, quoted=shlex.quote(command))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import itertools, time\nback = itertools.count(int(time.time()), -60)\ntime.time = lambda: float(next(back))\n"
+    )
+    shell = ENVIRONMENTS[name].format(command, quoted=shlex.quote(command), backwards=shlex.quote(str(tmp_path)))
     subprocess.run(["sh", "-c", shell], env=runs.environment(cache), timeout=120, check=False, capture_output=True)
     assert runs.result(run) == usual
     if name == "a terminal":
