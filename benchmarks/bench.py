@@ -18,6 +18,7 @@ import numpy as np
 
 from stein import data, doctor, evaluate, hooks, likelihoods, models, predict, priors, targets, train
 from stein.ensembles import build
+from stein.experiments import variants
 
 HERE = Path(__file__).parent
 REPEATS, PAIRS = 7, 20
@@ -113,6 +114,31 @@ def start_up() -> list[dict]:
     ]
 
 
+def regression_figure() -> list[dict]:
+    """P7: every method of the regression figure, one seed, at the paper's settings, against the committed posterior."""
+    command = str(Path(sys.executable).with_name("stein"))
+    columns = [variant.label for variant in variants.DETERMINISTIC if variant.column]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [
+            "reproduce",
+            "fig1",
+            "--tasks",
+            "regression",
+            "--seeds",
+            "42",
+            "--out",
+            folder,
+            "--methods",
+            *columns,
+        ]
+        began = time.perf_counter()
+        subprocess.run([command, *arguments], check=True, capture_output=True)
+        taken = time.perf_counter() - began
+    return [
+        row("P7 regression figure, minutes", f"{', '.join(columns)}: 50 members, 10,000 steps", taken / 60, 1.0, 3.0)
+    ]
+
+
 # What `stein train` does until its first step is done; it prints the time.
 FIRST_STEP = """
 import pathlib, sys, time
@@ -128,7 +154,7 @@ print(time.time())
 
 
 def main() -> int:
-    rows = [loop_overhead(), *start_up()]
+    rows = [loop_overhead(), *start_up(), *regression_figure()]
     facts = {name: doctor.facts()[name] for name in ("jax", "jaxlib", "python", "platform", "CPU threads")}
     result = {"command": "make bench", "repeats": REPEATS, "environment": facts, "rows": rows}
     (HERE / "results.json").write_text(json.dumps(result, indent=2) + "\n")

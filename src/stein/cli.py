@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import functools
+import importlib.util
 import io
 import json as json_module
 import os
@@ -92,7 +93,7 @@ def doctor() -> None:
 
 
 def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 6000) -> None:
-    """Train five kinds of ensembles on a curve with a gap in its data, beside the exact posterior, and draw them.
+    """Train five kinds of ensembles on a curve with a gap in its data, beside the posterior, and draw them.
 
     Takes about a minute. The posterior comes with the package: `stein reproduce hmc` makes it again.
 
@@ -173,6 +174,8 @@ def reproduce(
 
 
 def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:
+    if importlib.util.find_spec("arviz") is None:  # now, not after the chains have run
+        raise ImportError("the diagnostics of the chains need ArviZ: pip install 'stein[arviz]'")
     os.environ["JAX_ENABLE_X64"] = "1"
     with _status("Importing JAX"):
         from stein.experiments import reference, toys
