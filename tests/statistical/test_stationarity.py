@@ -118,6 +118,7 @@ def test_h_svgd_is_recorded_not_invariant(repulsion, expected):
     pytest.param(rules.w_svgd(rbf(1.0), rules.cholesky(0.1)), marks=pytest.mark.long),
     rules.fw_svgd(rbf(0.5), rules.exact(1.0), rules.cholesky(0.1)),
 ], ids=["w", "fw"])  # fmt: skip
+@pytest.mark.long
 def test_skewed_target(rule):
     """log p = 2w - e^w, the logarithm of a Gamma(2) variable: mean psi(2), variance psi'(2), third cumulant psi''(2).
 
@@ -163,6 +164,7 @@ def test_temperature_and_annealing_widen_the_target():
     )
 
 
+@pytest.mark.long
 def test_noise_inside_adam_is_cold():
     r"""SGLD noise through Adam runs at the temperature :math:`T_\mathrm{eff} = 1/\sqrt{\hat v}`, Langevin steps at 1.
 
