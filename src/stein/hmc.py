@@ -141,7 +141,7 @@ def _each_chain(function: Callable) -> Callable:
     """``function`` for every chain, along the leading axis of its arguments.
 
     On a CPU one after the other: a trajectory then ends when it turns and not when the longest does, and its branches
-    are branches, not both sides and a mask (2.3 times as fast on the regression task). Elsewhere all at once.
+    are branches, not both sides and a mask. Elsewhere all at once.
     """
     if jax.default_backend() == "cpu":
         return lambda *arguments: jax.lax.map(lambda one: function(*one), arguments)
