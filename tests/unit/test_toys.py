@@ -48,8 +48,7 @@ def test_regression_numbers_of_a_shrunken_posterior():
 
 def test_classification_numbers_by_hand():
     """Members sure near the data and at a loss elsewhere. Sees near and far, test and OOD points exchanged."""
-    x, _ = data.classification_2d()
-    near, far = toys.near_and_far(x)
+    near, far = toys.near_and_far()
     assert not (near & far).any()
     g = len(toys.classification().points)
     sure = np.zeros((2, g, 5))
@@ -59,13 +58,13 @@ def test_classification_numbers_by_hand():
     knows[:, : toys.SIDE**2][:, near] = sure[:, : toys.SIDE**2][:, near]
     knows[:, toys.TEST_POINTS] = sure[:, toys.TEST_POINTS]
     mean = knows[0, : toys.SIDE**2]
-    numbers = toys.compare_classification(knows, mean, x)
+    numbers = toys.compare_classification(knows, mean)
     assert (numbers["H_near"], numbers["H_far"], numbers["H_far_above_half"]) == pytest.approx((0, 1, 1))
     assert numbers["AUROC_H"] == numbers["AUROC_H_centre"] == 1
     assert numbers["AUROC_MD"] == 0.5  # all members agree everywhere
     assert (numbers["KL"], numbers["H_error"]) == pytest.approx((0, 0), abs=1e-12)
     assert numbers["H_correlation"] == pytest.approx(1)
-    doubting = toys.compare_classification(loss, mean, x)
+    doubting = toys.compare_classification(loss, mean)
     assert doubting["KL"] == pytest.approx(near.mean() * np.log(5))
     assert doubting["H_error"] == pytest.approx(near.mean())
     assert doubting["H_correlation"] == 0

@@ -163,7 +163,7 @@ def _floor(task: Task, probabilities: np.ndarray, mean: np.ndarray, repeats: int
     flat = probabilities.reshape(-1, *probabilities.shape[2:])
     random = np.random.default_rng(0)
     choices = [random.choice(len(flat), task.particles, replace=False) for _ in range(repeats)]
-    return [toys.compare_classification(flat[chosen], mean, task.x) for chosen in choices]
+    return [toys.compare_classification(flat[chosen], mean) for chosen in choices]
 
 
 def _diagnosis(functions: np.ndarray, facts: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def judge(task: Task, said: Float[np.ndarray, "n g c"], posterior: reference.Pos
     """Compare what members say with the posterior."""
     if task.name == "regression":
         return toys.compare_regression(said[:, :, 0], posterior.draws)
-    return toys.compare_classification(said, posterior.mean, task.x)
+    return toys.compare_classification(said, posterior.mean)
 
 
 def save_cell(path: Path, said: np.ndarray) -> None:

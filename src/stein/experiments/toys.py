@@ -1,5 +1,6 @@
 """The paper's two toy problems as tasks: data, network, protocol, and how near to the posterior an ensemble comes."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -92,7 +93,7 @@ def compare_regression(functions: Float[np.ndarray, "n g"], reference: Float[np.
 
 
 def compare_classification(
-    probabilities: Float[np.ndarray, "n g c"], reference: Float[np.ndarray, "p c"], x: Float[np.ndarray, "N 2"]
+    probabilities: Float[np.ndarray, "n g c"], reference: Float[np.ndarray, "p c"]
 ) -> dict[str, float]:
     """Members at the task's points against the mean probabilities of the posterior on the plane.
 
@@ -102,7 +103,7 @@ def compare_classification(
     mean = probabilities.mean(axis=0)
     entropy, spread = uncertainty.entropy(mean), uncertainty.disagreement(probabilities)
     on_plane, right = entropy[: SIDE**2], uncertainty.entropy(reference)
-    near, far = near_and_far(x)
+    near, far = near_and_far()
     safe = np.clip(mean[: SIDE**2], 1e-12, None)
     kl = (reference * (np.log(np.clip(reference, 1e-12, None)) - np.log(safe))).sum(axis=1)
     numbers = {
@@ -120,7 +121,9 @@ def compare_classification(
     return {name: float(value) for name, value in numbers.items()}
 
 
-def near_and_far(x: Float[np.ndarray, "N 2"]) -> tuple[Bool[np.ndarray, " p"], Bool[np.ndarray, " p"]]:
+@functools.cache
+def near_and_far() -> tuple[Bool[np.ndarray, " p"], Bool[np.ndarray, " p"]]:
     """Which points of the plane are within 1 of a training point, and which are farther than 5 from all."""
+    x, _ = data.classification_2d()
     distance = np.min(np.linalg.norm(PLANE[:, None] - x[None], axis=2), axis=1)
     return distance < 1, distance > 5
