@@ -1,28 +1,20 @@
-"""The command line. Nothing heavy is imported until a command runs: `stein --help` answers at once."""
+"""The command line: arguments in, one command run, an exit code and at most one line of error out."""
 
 import contextlib
 import difflib
 import functools
-import importlib.util
 import io
-import json as json_module
 import os
-import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tyro
-from tyro.conf import Positional
 
-Overrides = Annotated[
-    tuple[tuple[str, ...], ...],
-    tyro.conf.UseAppendAction,
-    tyro.conf.arg(name="set", metavar="SECTION.KEY=VALUE ..."),
-]
-Threads = Annotated[int | None, tyro.conf.arg(metavar="N")]
+from stein import terminal
+from stein.commands import COMMANDS
 
 DESCRIPTION = """Stein variational neural-network ensembles: members that talk to each other.
 `stein --version` prints the version; `--debug` with a command shows tracebacks."""
@@ -36,254 +28,6 @@ _BAD_INPUT = (
     NotADirectoryError,
     PermissionError,
 )
-
-
-def methods(json: bool = False) -> None:
-    """List every method: what it does, what it costs, whether it targets the posterior.
-
-    Args:
-        json: print a JSON list instead of a table.
-    """
-    from stein.rules import ALIASES, LEGEND, METHODS
-
-    if json:
-        fields = ("name", "summary", "cost", "stochastic", "posterior")
-        listed = [{field: getattr(method, field) for field in fields} for method in METHODS.values()]
-        for entry in listed:
-            entry["aliases"] = [alias for alias, name in ALIASES.items() if name == entry["name"]]
-        print(json_module.dumps(listed, indent=2))
-        return
-
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("method", no_wrap=True, style="bold")
-    for column in ("what it does", "cost", "noise", "posterior"):
-        table.add_column(column, overflow="fold")
-    for method in METHODS.values():
-        table.add_row(method.name, method.summary, method.cost, method.stochastic, method.posterior)
-    _show(table)
-    _show("\n" + " ".join(LEGEND.split()))
-    _show("Short names: " + ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items()))
-
-
-def doctor() -> None:
-    """Check the installation: versions, devices, and whether JAX computes right sums here."""
-    with _status("Importing JAX"):
-        from stein import doctor as checkup
-    with _status("Computing sums with known answers"):
-        # Before `facts`, which opens the devices: an accelerator may not be shared with the child process.
-        checks = checkup.examine()
-        facts = checkup.facts()
-
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    for name, value in facts.items():
-        table.add_row(name, value)
-    for check in checks:
-        mark = "[green]ok[/]" if check.passed else "[red]FAILED[/]"
-        table.add_row(check.name, f"{mark}  {check.detail}")
-    _show(table)
-    failed = sum(not check.passed for check in checks)
-    if failed:
-        raise RuntimeError(
-            f"{failed} of {len(checks)} checks failed: JAX is not to be trusted here; fix: {checkup.FIX}"
-        )
-
-
-def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 6000) -> None:
-    """Train five kinds of ensembles on a curve with a gap in its data, beside the posterior, and draw them.
-
-    Takes about a minute. The posterior comes with the package: `stein reproduce hmc` makes it again.
-
-    Args:
-        out: directory for the report, the figure, the animation and the numbers.
-        steps: training steps for each method.
-    """
-    with _status("Importing JAX"):
-        from stein.experiments import demo as experiment
-        from stein.experiments.run import use_compilation_cache
-    use_compilation_cache()
-    out.mkdir(parents=True, exist_ok=True)
-    with _bars() as bars:
-        result = experiment.run(steps=steps, begin=bars)
-    with _status("Drawing"):
-        experiment.write(result, out)
-
-    from rich.table import Table
-
-    header, rows = experiment.table(result)
-    table = Table(title="spread of the members over that of the posterior, and distances from it", box=None,
-                  header_style="bold", title_justify="left")  # fmt: skip
-    for i, column in enumerate(header):
-        table.add_column(column, justify="right" if i else "left")
-    for row in rows:
-        table.add_row(*row)
-    _show(table)
-    print(f"report: {out / 'report.html'}, figure: {out / 'regression.png'}")
-    print("look at the gap between the two clouds of points, where nothing was seen: HMC is the right answer")
-
-
-Preset = Literal["smoke", "paper", "corrected"]
-
-
-def reproduce(
-    what: Positional[Literal["fig1", "fig-stochastic", "ablation", "hmc"]],
-    *,
-    preset: Preset = "paper",
-    tasks: tuple[Literal["regression", "classification"], ...] = ("regression", "classification"),
-    methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL ...")] = (),
-    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = (),
-    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
-) -> None:
-    """Make the paper's toy figures again, with numbers, or the posterior that they are compared with.
-
-    fig1 and fig-stochastic train every method on both tasks with five seeds; what is finished is kept, so that the same
-    command goes on after an interruption. hmc runs the long chains of the reference.
-
-    Args:
-        what: fig1 (deterministic), fig-stochastic, ablation (regression only), or hmc.
-        preset: smoke (a minute), paper (the paper's settings), corrected (what we recommend).
-        tasks: one of the two, or both.
-        methods: only these rows of the table, as "fw-SVGD, exact".
-        seeds: other training seeds than 38 to 42.
-        out: directory of the results; results/fig1 and the like unless given.
-        workers: processes that train at the same time, of one thread each; one for each CPU unless given.
-    """
-    if workers is not None and workers < 1:
-        raise ValueError(f"--workers = {workers}: must be at least 1")
-    if what == "hmc":
-        _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
-        return
-    with _status("Importing JAX"):
-        from stein.experiments import reproduce as experiment
-        from stein.experiments.run import use_compilation_cache
-    use_compilation_cache()
-    if what == "ablation":
-        tasks = ("regression",)
-    folder = out or pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
-    cells = experiment.missing_cells(what, preset, folder, tasks, methods, seeds)
-    with _bars() as bars:
-        experiment.run_cells(folder, cells, min(workers or os.cpu_count() or 1, max(len(cells), 1)), bars)
-    with _status("Comparing with the posterior"):
-        experiment.write(what, preset, folder, seeds)
-    print((folder / "table.md").read_text())
-    print(f"in {folder}: table.md, table.json (every seed) and the figure")
-
-
-def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:
-    if importlib.util.find_spec("arviz") is None:  # now, not after the chains have run
-        raise ImportError("the diagnostics of the chains need ArviZ: pip install 'stein[arviz]'")
-    os.environ["JAX_ENABLE_X64"] = "1"
-    with _status("Importing JAX"):
-        from stein.experiments import reference, toys
-    length = reference.Length(2, 500, 50, 10, 2, 6) if smoke else reference.Length()
-    for name in tasks:
-        task, place = toys.TASKS[name](), folder / name
-        place.mkdir(parents=True, exist_ok=True)
-        reference.sample(task, place, length, say=lambda words: print(words, file=sys.stderr), show=True)
-        about = reference.publish(task, reference.load(task, place, length), folder, length)
-        rhat, ess = (about["diagnostics"][key] for key in ("rhat", "ess_bulk"))
-        print(f"{name}: {about['kept']} draws, R-hat at most {max(rhat):.3f}, bulk ESS at least {min(ess):.0f}")
-        print(f"draws: {folder / f'{name}.npz'}, about them: {folder / f'{name}.json'}")
-
-
-def train(
-    config: Positional[pathlib.Path],
-    *,
-    method: Annotated[str | None, tyro.conf.arg(metavar="METHOD")] = None,
-    stochastic: bool = False,
-    overrides: Overrides = (),
-    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
-    threads: Threads = None,
-    cache: bool = True,
-    quiet: bool = False,
-) -> None:
-    """Train an ensemble as a config file says, into a directory that can be resumed.
-
-    Ctrl-C ends the run at the next pause with a checkpoint; a second one ends it at once.
-
-    Args:
-        config: a TOML file; `stein config init` writes one with every key explained.
-        method: instead of method.name of the config; `stein methods` lists them.
-        stochastic: add the noise that makes the method a sampler.
-        overrides: other keys, as train.steps=2000 data.file=houses.csv.
-        out: directory of the run; runs/CONFIG-METHOD unless given.
-        threads: CPU threads; all there are unless given. The same number gives the same bytes.
-        cache: keep compiled programs in the user's cache directory, so that the next run starts faster.
-        quiet: no progress bar.
-    """
-    from stein.experiments import config as configs
-
-    pairs = [pair for group in overrides for pair in group]
-    chosen = configs.load(config, pairs, method, stochastic or None)
-    folder = out or _free_name(pathlib.Path("runs") / _run_name(config.stem, chosen))
-    _train_in(folder, True, lambda run, *how: run.start(chosen, folder, *how), threads, cache, quiet)
-
-
-def resume(
-    folder: Positional[pathlib.Path], *, threads: Threads = None, cache: bool = True, quiet: bool = False
-) -> None:
-    """Go on with a run that was stopped or killed, from its last good checkpoint.
-
-    Args:
-        folder: the directory of the run.
-        threads: CPU threads; as many as the run had before unless given.
-        cache: keep compiled programs in the user's cache directory.
-        quiet: no progress bar.
-    """
-    from stein.experiments import folder as folders
-
-    folders.check_is_run(folder)
-    if folders.is_finished(folder):
-        print(f"{folder} is finished: there is nothing to resume; its numbers are in {folder / 'metrics.json'}")
-        return
-    before = threads or folders.threads(folder)
-    _train_in(folder, False, lambda run, *how: run.resume(folder, *how), before, cache, quiet)
-
-
-def status(folders: Positional[tuple[pathlib.Path, ...]], *, json: bool = False) -> None:
-    """Show how far runs are: method, step, speed, time left, members alive, last metrics.
-
-    Args:
-        folders: directories of runs, or directories that hold some (as runs/).
-        json: print a JSON list instead of a table.
-    """
-    from stein.experiments import status as states
-
-    found = states.survey(folders)
-    if json:
-        print(json_module.dumps(found, indent=2))
-    else:
-        _show(states.table(found))
-
-
-def config(action: Positional[Literal["init"]], path: Positional[pathlib.Path] = pathlib.Path("stein.toml")) -> None:
-    """Write a config file with every key, its default and its meaning.
-
-    Args:
-        action: init.
-        path: the file; one that is there is never overwritten.
-    """
-    from stein.experiments import config as configs
-
-    with open(path, "x", encoding="utf-8") as file:
-        file.write(configs.template())
-    print(f"wrote {path}; edit it, then: stein train {path}")
-
-
-COMMANDS: dict[str, Callable[..., None]] = {
-    "methods": methods,
-    "doctor": doctor,
-    "demo": demo,
-    "reproduce": reproduce,
-    "config": config,
-    "train": train,
-    "resume": resume,
-    "status": status,
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -357,7 +101,7 @@ def _help(arguments: list[str], text: str) -> None:
     if arguments[:1] == ["train"]:
         from stein.experiments import config as configs
 
-        _show(configs.describe())
+        terminal.show(configs.describe())
 
 
 def _deferred(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
@@ -374,89 +118,6 @@ def _unboxed(text: str) -> str:
     """The sentences of an error as tyro draws it: a title and paragraphs between ruled lines."""
     _title, *paragraphs = re.split(r"-{4,}", " ".join(text.split()))
     return "; ".join(paragraph.strip(" .") for paragraph in paragraphs)
-
-
-def _train_in(
-    folder: pathlib.Path, new: bool, work: Callable[..., None], threads: int | None, cache: bool, quiet: bool
-) -> None:
-    """Train or go on, with the run locked and signals heard from the first moment, and say how it ended."""
-    from stein.experiments import folder as folders
-    from stein.experiments import signals
-
-    _use_threads(threads)
-    # XLA takes its own tuning flags for features of the processor, and shouts when it finds them in its cache.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-    def warn(message: str) -> None:
-        with contextlib.suppress(OSError):  # nobody listens: no reason to stop training
-            print(f"warning: {message}", file=sys.stderr)
-
-    with folders.claimed(folder, new), signals.requests() as requests:
-        with _status("Importing JAX"):
-            from stein.experiments import run
-        if cache:
-            run.use_compilation_cache()
-        work(run, requests, not quiet, warn)
-    numbers = json_module.loads((folder / "metrics.json").read_bytes())
-    shown = {name: value for name, value in numbers.items() if name.startswith("test_")}
-    results = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
-    print(
-        f"{folder}: {numbers['steps']} steps of {numbers['method']} done, {numbers['alive']} members alive  {results}"
-    )
-    print(f"the ensemble is in {folder / 'ensemble.safetensors'}, about it: {folder / 'card.md'}")
-
-
-def _use_threads(threads: int | None) -> None:
-    if threads is not None:
-        if threads < 1:
-            raise ValueError(f"--threads = {threads}: must be at least 1")
-        os.environ["NPROC"] = str(threads)  # read by XLA when it makes its thread pool
-
-
-@contextlib.contextmanager
-def _bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
-    """Progress bars on stderr: a call with words and a total makes one and returns what is told how much is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-
-        def begin(words: str, total: int) -> Callable[[int], None]:
-            if not console.is_terminal:
-                print(words, file=sys.stderr, flush=True)
-            task = bar.add_task(words, total=total)
-            return lambda done: bar.update(task, completed=done)
-
-        yield begin
-
-
-def _run_name(stem: str, config: Any) -> str:
-    return f"{stem}-{config.method.name}" + ("-stochastic" if config.method.stochastic else "")
-
-
-def _free_name(path: pathlib.Path) -> pathlib.Path:
-    """The path itself, or with the first number that makes it new."""
-    names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in range(1, 10**6))
-    return next(name for name in names if not name.exists())
-
-
-def _show(renderable: Any) -> None:
-    """Print with rich, through `print`: rich itself would end the process when the reader has left."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    with console.capture() as captured:
-        console.print(renderable)
-    print(captured.get(), end="")
-
-
-def _status(message: str) -> Any:
-    """A spinner on stderr while something takes long; silent where stderr is no terminal."""
-    from rich.console import Console
-
-    return Console(stderr=True).status(message)
 
 
 if __name__ == "__main__":

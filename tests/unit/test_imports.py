@@ -11,11 +11,12 @@ import stein
 
 ROWS = """
 9   cli
+8.5 commands
 8   sklearn experiments
 7   evaluate report
 6.2 hooks
 6   train sharding checkpoint predict samples doctor
-5.5 durable
+5.5 durable terminal
 5   ensembles hmc
 4   rules steps
 3   targets
