@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an ASCII terminal loses a Greek letter, not the command
+    # XLA takes its own tuning flags for features of the processor, and shouts when it finds them in its cache.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     code = _guarded([argument for argument in arguments if argument != "--debug"], debug)
     try:
         sys.stdout.flush()

@@ -269,8 +269,6 @@ def _train_in(
     from stein.experiments import signals
 
     _use_threads(threads)
-    # XLA takes its own tuning flags for features of the processor, and shouts when it finds them in its cache.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
     def warn(message: str) -> None:
         with contextlib.suppress(OSError):  # nobody listens: no reason to stop training

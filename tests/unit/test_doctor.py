@@ -13,6 +13,7 @@ import pytest
 from stein import cli, doctor
 
 CANARIES = pytest.mark.parametrize("canary", doctor.CANARIES, ids=lambda canary: canary.__name__)
+SHORT_CANARIES = [canary for canary in doctor.CANARIES if canary is not doctor.repeated_sum]  # that has its own test
 
 
 def one_value_wrong(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,7 +26,7 @@ def one_value_wrong(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@CANARIES
+@pytest.mark.parametrize("canary", SHORT_CANARIES, ids=lambda canary: canary.__name__)
 def test_canary_fails_when_one_value_is_wrong(canary: Callable[..., doctor.Check]) -> None:
     check = canary(one_value_wrong)
     assert not check.passed

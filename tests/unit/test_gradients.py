@@ -220,8 +220,11 @@ def test_close_particles_far_from_the_origin_keep_their_digits():
 # -- bandwidths ----------------------------------------------------------------------------------------------
 
 
-def bandwidth_of(bandwidth, points, alive, memory=()):
-    gram, memory = kernels.rbf(bandwidth)(jnp.asarray(points), jnp.asarray(alive), memory)
+MEDIAN, OFF_DIAGONAL = (jax.jit(kernels.rbf(kernels.median(diagonal)).evaluate) for diagonal in (True, False))
+
+
+def bandwidth_of(kernel, points, alive, memory=()):
+    gram, memory = kernel(jnp.asarray(points), jnp.asarray(alive), memory)
     return float(gram.bandwidth), memory
 
 
@@ -233,22 +236,22 @@ def test_median_bandwidth(n, total):
     living = points[alive]
     squared = ((living[:, None] - living[None, :]) ** 2).sum(axis=-1)
     expected = np.median(squared) / np.log(n + 1)
-    np.testing.assert_allclose(bandwidth_of(kernels.median(), points, alive)[0], expected, rtol=1e-10)
+    np.testing.assert_allclose(bandwidth_of(MEDIAN, points, alive)[0], expected, rtol=1e-10)
     expected = np.median(squared[~np.eye(n, dtype=bool)]) / np.log(n + 1)
-    np.testing.assert_allclose(bandwidth_of(kernels.median(diagonal=False), points, alive)[0], expected, rtol=1e-10)
+    np.testing.assert_allclose(bandwidth_of(OFF_DIAGONAL, points, alive)[0], expected, rtol=1e-10)
 
 
 def test_floor_and_fixed_bandwidth():
     """Sees a division by zero for equal or single particles, and a fixed bandwidth that moves."""
-    assert bandwidth_of(kernels.median(floor=1e-3), np.ones((4, 2)), [True] * 4)[0] == 1e-3
-    assert bandwidth_of(kernels.median(), np.ones((1, 2)), [True])[0] == 1e-12
-    assert bandwidth_of(kernels.fixed(0.7), POINTS, ALIVE)[0] == 0.7
+    assert bandwidth_of(kernels.rbf(kernels.median(floor=1e-3)), np.ones((4, 2)), [True] * 4)[0] == 1e-3
+    assert bandwidth_of(MEDIAN, np.ones((1, 2)), [True])[0] == 1e-12
+    assert bandwidth_of(kernels.rbf(kernels.fixed(0.7)), POINTS, ALIVE)[0] == 0.7
 
 
 def test_frozen_bandwidth():
     """Sees a bandwidth frozen a step early or late, or one that is not kept."""
-    frozen, seen, memory = kernels.frozen(kernels.median(), after=3), [], None
-    memory = kernels.rbf(frozen).memory
+    frozen, seen = kernels.rbf(kernels.frozen(kernels.median(), after=3)), []
+    memory = frozen.memory
     for step in range(6):
         h, memory = bandwidth_of(frozen, (1 + step) * POINTS, ALIVE, memory)
         seen.append(h)
