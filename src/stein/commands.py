@@ -131,7 +131,7 @@ def reproduce(
     command goes on after an interruption. hmc runs the long chains of the reference.
 
     Args:
-        what: fig1 (deterministic), fig-stochastic, ablation (regression only), or hmc.
+        what: fig1 (deterministic), fig-stochastic, ablation (fw-SVGD, one setting changed at a time), or hmc.
         preset: smoke (a minute), paper (the paper's settings), corrected (what we recommend).
         tasks: one of the two, or both.
         methods: only these rows of the table, as "fw-SVGD, exact".
@@ -145,11 +145,9 @@ def reproduce(
         _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
         return
     with terminal.status("Importing JAX"):
-        from stein.experiments import reproduce as experiment
+        from stein.experiments import figures as experiment
         from stein.experiments.run import use_compilation_cache
     use_compilation_cache()
-    if what == "ablation":
-        tasks = ("regression",)
     folder = out or pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
     cells = experiment.missing_cells(what, preset, folder, tasks, methods, seeds)
     with terminal.bars() as bars:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stein import data, functional_priors
-from stein.experiments import reference, reproduce, toys
+from stein.experiments import cells, figures, reference, toys
 
 
 def test_generators_reproduce_their_seeds():
@@ -73,10 +73,10 @@ def test_classification_numbers_by_hand():
 def test_signs_are_flipped():
     """p of five differences of one sign is 1/32. Sees a two-sided test, and pairs that are torn apart."""
     a, b = [2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 1.0, 1.0, 1.0, 1.0]
-    assert reproduce.paired(a, b)["p"] == 1 / 32
-    assert reproduce.paired(b, a)["p"] == 1
-    assert reproduce.paired(a, b)["difference"] == 3
-    assert reproduce.paired(a, b)["error"] == pytest.approx(np.std([1, 2, 3, 4, 5], ddof=1) / 5**0.5)
+    assert cells.paired(a, b)["p"] == 1 / 32
+    assert cells.paired(b, a)["p"] == 1
+    assert cells.paired(a, b)["difference"] == 3
+    assert cells.paired(a, b)["error"] == pytest.approx(np.std([1, 2, 3, 4, 5], ddof=1) / 5**0.5)
 
 
 def test_the_committed_posteriors_are_converged_and_small():
@@ -92,8 +92,8 @@ def test_the_committed_posteriors_are_converged_and_small():
 
 def test_fifty_draws_are_the_floor():
     """What is left to chance is small and not nothing; sees a reference compared with itself."""
-    rows = reproduce.floor(toys.regression(), reference.posterior("regression"))
-    numbers = reproduce.summary(rows)
+    rows = figures.floor(toys.regression(), reference.posterior("regression"))
+    numbers = cells.summary(rows)
     assert 0.05 < numbers["E_std"][0] < 0.13
     assert 0.1 < numbers["W1"][0] < 0.25
     assert numbers["rho_gap"][0] == pytest.approx(1, abs=0.1)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from stein import durable, predict, train
-from stein.experiments import reference, reproduce, toys, variants
+from stein.experiments import figures, reference, toys, variants
 from stein.experiments.folder import write_json
 from stein.report import html, plots
 
@@ -49,10 +49,10 @@ def run(*, steps: int = STEPS, seed: int = 42, begin: Callable[[str, int], Calla
             frames.setdefault(moment.step, {})[label] = functions
 
         chunk = max(1, steps // FRAMES)
-        members[variant.label] = reproduce.run_cell(task, variant, seed, variants.Size(), [watch], chunk)[:, :, 0]
+        members[variant.label] = figures.run_cell(task, variant, seed, variants.Size(), [watch], chunk)[:, :, 0]
     numbers = {label: toys.compare_regression(f, posterior.draws) for label, f in members.items()}
     members["HMC"] = posterior.draws
-    numbers[f"HMC, {task.particles} draws"] = reproduce.floor(task, posterior)[0]
+    numbers[f"HMC, {task.particles} draws"] = figures.floor(task, posterior)[0]
     return Result(task, members, sorted(frames.items()), numbers)
 
 

@@ -110,14 +110,30 @@ def _ablation(task: Task) -> tuple[Variant, ...]:
     def kernel(factor: float) -> dict[str, Any]:
         return {"kernel": kernels.rbf(kernels.median(factor=factor))}
 
-    two, four = in_the_box_of(task, 2), in_the_box_of(task, 4)
-    return (
+    def rate(factor: float) -> dict[str, Any]:
+        return {"learning_rate": factor * task.learning_rate}
+
+    common = (
         Variant("fw-SVGD", "fw-svgd-l"),
         Variant("bandwidth x 3", "fw-svgd-l", kernel(3.0)),
         Variant("bandwidth over 3", "fw-svgd-l", kernel(1 / 3)),
-        Variant("rate x 10", "fw-svgd-l", {"learning_rate": 10 * task.learning_rate}),
-        Variant("steps x 3", "fw-svgd-l", steps=3),
         Variant("1 point in the box", "fw-svgd-l", target=in_the_box_of(task, 1)),
+    )
+    if task.name == "classification":
+        return (
+            *common,
+            Variant("bandwidth over 10", "fw-svgd-l", kernel(0.1)),
+            Variant("rate over 10", "fw-svgd-l", rate(0.1)),
+            Variant("rate over 10, steps x 3", "fw-svgd-l", rate(0.1), steps=3),
+            Variant("rate over 10, 1 point in the box", "fw-svgd-l", rate(0.1), in_the_box_of(task, 1)),
+            Variant("fw-SVGD-s", "fw-svgd-s"),
+            Variant("h-SVGD, rate over 10", "h-svgd-l", rate(0.1)),
+        )
+    two, four = in_the_box_of(task, 2), in_the_box_of(task, 4)
+    return (
+        *common,
+        Variant("rate x 10", "fw-svgd-l", rate(10)),
+        Variant("steps x 3", "fw-svgd-l", steps=3),
         Variant("2 points in the box", "fw-svgd-l", target=two),
         Variant("4 points in the box", "fw-svgd-l", target=four),
         Variant("4 points everywhere", "fw-svgd-l", target=extra_points([0.0], [7.0], 4)),

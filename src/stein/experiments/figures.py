@@ -7,10 +7,7 @@ that are missing, and several processes may share the work.
 import io
 import itertools
 import json
-import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,13 +19,11 @@ from jaxtyping import Float
 from stein import data, durable, predict, train
 from stein.ensembles import build
 from stein.experiments import reference, toys
-from stein.experiments.run import use_compilation_cache
+from stein.experiments.cells import Begin, Numbers, in_processes, paired, summary, with_error
 from stein.experiments.toys import Task
 from stein.experiments.variants import SEEDS, SIZES, Size, Variant, variants
 from stein.report import plots
 from stein.types import Particles
-
-Numbers = dict[str, float]
 
 
 def run_cell(
@@ -93,29 +88,6 @@ def floor(task: Task, posterior: reference.Posterior) -> list[Numbers]:
     return found
 
 
-def summary(rows: Iterable[Numbers]) -> dict[str, tuple[float, float | None]]:
-    """Mean and standard error (n - 1) of every number over seeds; a single seed has no error."""
-    rows = list(rows)
-    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    error = len(rows) ** -0.5
-    return {
-        name: (float(v.mean()), float(v.std(ddof=1) * error) if len(rows) > 1 else None) for name, v in columns.items()
-    }
-
-
-def paired(larger: Sequence[float], smaller: Sequence[float]) -> dict[str, float | None]:
-    """Is one method's number larger than the other's? Over the same seeds, by flipping signs.
-
-    ``p`` is the probability of so large a mean difference if the sign of every seed's difference were a coin's: exact,
-    without assuming a distribution, and never below 2**-seeds.
-    """
-    difference = np.array(larger) - np.array(smaller)
-    flips = np.array(list(itertools.product((1.0, -1.0), repeat=len(difference))))
-    p = float(np.mean(flips @ difference >= difference.sum() - 1e-12))
-    error = float(difference.std(ddof=1) / len(difference) ** 0.5) if len(difference) > 1 else None
-    return {"difference": float(difference.mean()), "error": error, "p": p}
-
-
 class Cell(NamedTuple):
     """The name of one ensemble of a table: what a process needs to know to train it."""
 
@@ -133,37 +105,29 @@ def missing_cells(
     figure: str, preset: str, folder: Path, tasks: Sequence[str], labels: Sequence[str], seeds: Sequence[int]
 ) -> list[Cell]:
     """The cells that are not in the folder yet, among these tasks, labels and seeds (all, where none are given)."""
-    known = [variant.label for variant in variants(figure, preset, toys.regression())]
+    known = {task: [variant.label for variant in variants(figure, preset, toys.TASKS[task]())] for task in tasks}
     for label in labels:
-        if label not in known:
-            raise ValueError(f"--methods = {label!r}: not in this table; it has {', '.join(map(repr, known))}")
-    everything = itertools.product(tasks, tuple(seeds) or SIZES[preset].seeds, labels or known)
-    cells = [Cell(figure, preset, task, label, seed) for task, seed, label in everything]
+        if not any(label in rows for rows in known.values()):
+            rows = ", ".join(map(repr, dict.fromkeys(itertools.chain(*known.values()))))
+            raise ValueError(f"--methods = {label!r}: not in this table; it has {rows}")
+    cells = [
+        Cell(figure, preset, task, label, seed)
+        for task, seed in itertools.product(tasks, tuple(seeds) or SIZES[preset].seeds)
+        for label in known[task]
+        if not labels or label in labels
+    ]
     return [cell for cell in cells if not cell_path(folder, cell.task, cell.label, cell.seed).exists()]
 
 
-Begin = Callable[[str, int], Callable[[int], None]]
-
-
-def run_cells(folder: Path, cells: Sequence[Cell], workers: int, begin: Begin) -> None:
-    """Train what the cells name, each in one of so many processes of one thread.
-
-    Args:
-        begin: called with the words for a piece of work and its length; returns what is told how much is done.
-    """
+def run_cells(folder: Path, names: Sequence[Cell], workers: int, begin: Begin) -> None:
+    """Train what the cells name: one after the other, or several at a time in processes of one thread."""
     if workers == 1:
-        for cell in cells:
+        for cell in names:
             task, variant, size = _found(cell)
             tick = begin(cell.words(), steps_of(task, variant, size))
             _run_and_save(folder, cell, [partial(_told, tick)])
         return
-    os.environ["NPROC"] = "1"  # read by XLA in the processes that are started below
-    tick = begin(f"{len(cells)} ensembles", len(cells))
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), use_compilation_cache) as pool:
-        waiting = [pool.submit(_run_and_save, folder, cell) for cell in cells]
-        for done, future in enumerate(as_completed(waiting), start=1):
-            future.result()
-            tick(done)
+    in_processes(partial(_run_and_save, folder), names, workers, begin)
 
 
 def _found(cell: Cell) -> tuple[Task, Variant, Size]:
@@ -239,18 +203,14 @@ def markdown(found: dict[str, Any]) -> str:
             "|---" * (len(names) + 2) + "|",
         ]
         for label, row in part["rows"].items():
-            cells = [_with_error(*numbers) for numbers in row["mean ± error"].values()]
+            cells = [with_error(*numbers) for numbers in row["mean ± error"].values()]
             lines.append(f"| {label} | {len(row['seeds'])} | " + " | ".join(cells) + " |")
         if part["claims"]:
             lines += ["", "| is it larger? | than | in | by | p |", "|---|---|---|---|---|"]
         for claim in part["claims"]:
-            by = _with_error(claim["difference"], claim["error"])
+            by = with_error(claim["difference"], claim["error"])
             lines.append(f"| {claim['larger']} | {claim['smaller']} | {claim['number']} | {by} | {claim['p']:.3f} |")
     return "\n".join(lines) + "\n"
-
-
-def _with_error(value: float, error: float | None) -> str:
-    return f"{value:.2f}" if error is None else f"{value:.2f} ± {error:.2f}"
 
 
 def write(name: str, preset: str, folder: Path, seeds: Sequence[int] = ()) -> None:
