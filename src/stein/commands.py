@@ -304,12 +304,51 @@ def _free_name(path: pathlib.Path) -> pathlib.Path:
     return next(name for name in names if not name.exists())
 
 
+def data(
+    action: Positional[Literal["list", "fetch", "verify"]],
+    names: Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[NAME ...]")]] = (),
+    *,
+    data_dir: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    offline: bool = False,
+) -> None:
+    """List the data sets, download what is missing of them, or verify what is here.
+
+    They are looked for in --data-dir, in STEIN_DATA, in Debian's package of FashionMNIST and in the user's cache.
+
+    Args:
+        action: list, fetch or verify.
+        names: data sets as `stein data list` shows them; all of them where none is named, but fetch wants to hear it.
+        data_dir: a directory with torchvision's folder names; fetch downloads to it instead of the user's cache.
+        offline: open no socket: what is not here is an error.
+    """
+    from stein.data import catalogue
+
+    if action == "fetch":
+        with terminal.bars() as bars:
+            lines = list(catalogue.get(names, data_dir, offline, bars))
+        print("\n".join(lines))
+    elif action == "verify":
+        for line in catalogue.verify(names, data_dir):
+            print(line, flush=True)
+    else:
+        from rich.table import Table
+
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+        table.add_column("data set", no_wrap=True, style="bold")
+        for column in ("what it is", "where"):
+            table.add_column(column, overflow="fold")
+        for dataset in catalogue.chosen(names):
+            table.add_row(dataset.name, dataset.about, catalogue.state(dataset, data_dir))
+        terminal.show(table)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "methods": methods,
     "doctor": doctor,
     "demo": demo,
     "reproduce": reproduce,
     "config": config,
+    "data": data,
     "train": train,
     "resume": resume,
     "status": status,

@@ -55,12 +55,17 @@ def replace(path: Path, data: bytes) -> None:
     temporary = path.parent / f".tmp-{os.getpid()}-{uuid.uuid4().hex}-{path.name}"
     try:
         _write(temporary, "xb", data, path.name)
-        sync(temporary)
-        passing(f"{path.name}.rename")
-        os.replace(temporary, path)
+        publish(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """A file that is complete takes its name, in place of whatever was there. Both are on the same disk."""
+    sync(temporary)
+    passing(f"{path.name}.rename")
+    os.replace(temporary, path)
     sync(path.parent)
     passing(f"{path.name}.renamed")
 

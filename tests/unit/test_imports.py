@@ -25,7 +25,10 @@ ROWS = """
 1   kernels likelihoods priors models metrics data
 0   types tree schedules
 """
-ALSO_ALLOWED = {("hmc", "ensembles"), ("train", "checkpoint"), ("samples", "train"), ("tree", "types")}
+ALSO_ALLOWED = {
+    *(("hmc", "ensembles"), ("train", "checkpoint"), ("samples", "train"), ("tree", "types")),
+    ("data", "durable"),  # a download is a write that a crash must not tear; `durable` itself imports nothing of ours
+}
 
 PURE_UP_TO_ROW = 5
 IMPURE = ("stein.data", "stein.models.adapters")
