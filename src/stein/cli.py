@@ -99,7 +99,7 @@ def _parse(arguments: list[str]) -> Callable[[], Any]:
 
 
 def _help(arguments: list[str], text: str) -> None:
-    print(text, end="")
+    print(re.sub(r"^(usage: stein \[-h\]) \{\S*\}", r"\1 COMMAND ...", text), end="")  # they are listed below
     if arguments[:1] == ["train"]:
         from stein.experiments import config as configs
 

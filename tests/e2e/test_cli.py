@@ -1,15 +1,18 @@
 """The command line as a user meets it: a process with arguments, two streams and an exit code."""
 
+import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from runs import STEIN, stein
 from stein import cli
+from stein.data import sources
 from stein.rules import ALIASES, METHODS
 
 
@@ -32,7 +35,7 @@ def test_help_is_quick_and_names_every_command() -> None:
     assert max(map(len, run.stdout.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["methods", "--help"], ["--version"], ["mehtods"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["methods", "--help"], ["--version"], ["mehtods"], ["data", "list"]])
 def test_parsing_does_not_import_jax(arguments: list[str]) -> None:
     script = f"import sys, stein.cli; stein.cli.main({arguments!r}); sys.exit(40 + ('jax' in sys.modules))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -94,6 +97,70 @@ def test_bad_usage_is_one_line_and_exit_2(arguments: list[str], message: str) ->
     run = stein(*arguments)
     assert (run.returncode, run.stdout) == (2, "")
     assert only_line(run.stderr).startswith(message)
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no data set is found."""
+    return {"STEIN_DATA": "", "XDG_CACHE_HOME": str(tmp_path / "cache"), "COLUMNS": "80"}
+
+
+def test_data_list_names_every_data_set(nowhere: dict[str, str]) -> None:
+    """Sees a data set missing from the table, one called here that is not, and lines too long for a terminal."""
+    run = stein("data", "list", **nowhere)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert {line.split()[0] for line in run.stdout.splitlines()[1:] if line[:1].strip()} == sources.DATASETS.keys()
+    assert run.stdout.count("not here") >= len(sources.DATASETS) - 1  # digits are here with scikit-learn
+    assert max(map(len, run.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fetch"], "name what to fetch: all, or some of fashion-mnist, mnist"),
+        (["fetch", "mnits"], "mnits: no such data set; did you mean 'mnist'?"),
+        (["fetch", "mnist", "--offline"], "MNIST/raw/train-images-idx3-ubyte.gz: not on this machine; give --data-dir"),
+        (["verify"], "no data set is here; "),
+        (["verify", "mnist"], "mnist: not here; `stein data fetch mnist` gets it"),
+        (["verify", "--data-dir", "/nowhere"], "--data-dir = /nowhere: no such directory"),
+        (["erase"], "invalid choice 'erase' for argument"),
+    ],
+)
+def test_bad_data_commands(arguments: list[str], message: str, nowhere: dict[str, str], tmp_path: Path) -> None:
+    """Sees a traceback, another exit code, and anything written to the cache."""
+    run = stein("data", *arguments, **nowhere)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert message in only_line(run.stderr)
+    assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"<html>404</html>", "is a web page instead of data"),
+        (b"\x1f\x8b\x08", "is truncated or damaged"),
+        (gzip.compress(b"content")[:-3], "is truncated or damaged"),
+        (gzip.compress(b"content"), "is not the file it should be"),
+        (gzip.compress(bytes(10**8)), "has more than the 10008 bytes"),
+    ],
+)
+def test_verify_names_the_broken_file(content: bytes, message: str, nowhere: dict[str, str], tmp_path: Path) -> None:
+    """Sees exit 0 for a broken file, or a complaint that does not say which one it is."""
+    path = tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    run = stein("data", "verify", "--data-dir", str(tmp_path), **nowhere)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert only_line(run.stderr).startswith(f"error: {path}: {message}")
+
+
+@pytest.mark.skipif(not os.environ.get("STEIN_DATA"), reason="needs the real data sets in STEIN_DATA")
+def test_verify_real_data() -> None:
+    """Sees a wrong digest in the table of sources."""
+    run = stein("data", "verify")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.count(": right, ") == 8
 
 
 def test_debug_shows_the_traceback_and_keeps_the_exit_code() -> None:

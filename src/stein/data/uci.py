@@ -34,12 +34,12 @@ def load_uci(
     folder = None if data_dir is None else Path(data_dir)
     paths = obtain(files, folder, offline, progress)
     values, *indices = (_numbers(path, file) for path, file in zip(paths, files, strict=True))
-    features, target, *parts = (index.astype(int) for index in indices)
-    train, test = (Arrays(values[rows][:, features], values[rows, target]) for rows in parts)
+    features, (target,), *parts = (index.astype(int) for index in indices)
+    train, test = (Arrays(values[np.ix_(rows, features)], values[rows, target]) for rows in parts)
     return train, test
 
 
 def _numbers(path: Path, file: sources.File) -> np.ndarray:
     content = sources.read(path, file)
     sources.check(content, file, str(path))
-    return np.loadtxt(content.decode().splitlines())
+    return np.loadtxt(content.decode().splitlines(), ndmin=1)
