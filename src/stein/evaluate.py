@@ -1,15 +1,26 @@
-"""From a trained ensemble and labelled data to one flat dict of numbers."""
+"""From a trained ensemble's answers and labelled data to one flat dict of numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from stein import predict
+from stein.data import corruptions
 from stein.likelihoods import Likelihood
-from stein.metrics import scoring
+from stein.metrics import calibration, ood, regression, scoring, uncertainty
+from stein.metrics import classification as scores
+from stein.metrics.classification import Labels, Probabilities
 from stein.types import Model, Particles
+
+POOLED = 10_000
+"""The calibration curve is over as many of the most certain points as there are test points, at most so many; and no more
+points of another distribution go into it."""
+CURVE_POINTS = 500
+INTERVALS = (0.5, 0.9, 0.95)
 
 
 def held_out(model: Model, likelihood: Likelihood, x: Array, y: Array) -> Callable[[Particles], dict[str, float]]:
@@ -21,7 +32,7 @@ def held_out(model: Model, likelihood: Likelihood, x: Array, y: Array) -> Callab
     """
 
     @jax.jit
-    def scores(particles: Particles, x: Array, y: Array) -> dict[str, Float[Array, ""]]:
+    def score(particles: Particles, x: Array, y: Array) -> dict[str, Float[Array, ""]]:
         outputs = predict.outputs(model, particles, x)
         log_probs = jax.vmap(likelihood.log_prob, (0, None))(outputs, y)
         found = {"test_nll": scoring.nll(log_probs), "test_nll_members": -jnp.mean(log_probs)}
@@ -30,4 +41,170 @@ def held_out(model: Model, likelihood: Likelihood, x: Array, y: Array) -> Callab
         means = jax.vmap(likelihood.features["outputs"].forward)(outputs)
         return found | {"test_rmse": scoring.rmse(means, y.reshape(means.shape[1:]))}
 
-    return lambda particles: {name: float(value) for name, value in scores(particles, x, y).items()}
+    return lambda particles: {name: float(value) for name, value in score(particles, x, y).items()}
+
+
+# -- classification -----------------------------------------------------------------------------------------
+
+
+def classification(
+    probabilities: Probabilities, y: Labels, outside: Mapping[str, Probabilities] | None = None
+) -> dict[str, float]:
+    """Every number about a classifier; docs/evaluation.md defines them one by one.
+
+    Args:
+        probabilities: of every member at the test points (:func:`stein.predict.in_chunks`).
+        y: the classes of the test points.
+        outside: likewise at points of other distributions, by name. Their numbers (``auroc_h`` and the like) are called
+            so for the first set; if there are several, every set's also have its name before them: ``svhn_auroc_h``.
+    """
+    outside = dict(outside or {})
+    _check(probabilities, y, outside)
+    mean = _mean(probabilities)
+    right = scores.right(mean, y)
+    members = scores.accuracy_of_members(probabilities, y)
+    found = {
+        "accuracy": float(right.mean()),
+        "nll": scores.nll(mean, y),
+        "nll_paper": scores.nll_paper(mean, y),
+        "nll_members": scores.nll_members(probabilities, y),
+        "brier": scores.brier(mean, y),
+        "ece": calibration.ece(mean.max(axis=1), right),
+        "member_accuracy": float(members.mean()),
+        "member_accuracy_min": float(members.min()),
+        "member_disagreement": scores.pairwise_disagreement(probabilities),
+        "entropy": float(uncertainty.entropy(mean).mean()),
+        "model_disagreement": float(uncertainty.disagreement(probabilities).mean()),
+        "mutual_information": float(uncertainty.mutual_information(probabilities).mean()),
+    }
+    for name, other in outside.items():
+        own = _detection(probabilities, other) | _ranking(_curves(mean, right, other))
+        found = own | found | ({f"{name}_{key}": value for key, value in own.items()} if len(outside) > 1 else {})
+    return found if outside else found | _ranking(_curves(mean, right, None))
+
+
+def classification_curves(
+    probabilities: Probabilities, y: Labels, outside: Mapping[str, Probabilities] | None = None
+) -> dict[str, Any]:
+    """What the figures show, as lists: bins of the reliability diagram, and for each set of other points (or for ``test``
+    alone) the calibration curve, thinned to at most 500 points, beside that of a perfect ranking."""
+    outside = dict(outside or {})
+    _check(probabilities, y, outside)
+    mean = _mean(probabilities)
+    right = scores.right(mean, y)
+    bins = calibration.reliability(mean.max(axis=1), right)
+    curves: dict[str, Any] = {}
+    for name, other in outside.items() or [("test", None)]:
+        accuracies, best, points = _curves(mean, right, other)
+        shown = np.unique(np.linspace(0, len(accuracies) - 1, CURVE_POINTS).round().astype(int))
+        curves[name] = {
+            "points": (shown + 1).tolist(),
+            "accuracy": accuracies[shown].tolist(),
+            "perfect": best[shown].tolist(),
+            "test_points": len(y),
+            "outside_points": points,
+        }
+    return {"reliability": {key: value.tolist() for key, value in bins._asdict().items()}, "calibration": curves}
+
+
+def corruption(
+    predict: Callable[[np.ndarray], Probabilities],
+    images: corruptions.Images,
+    y: Labels,
+    sigmas: Sequence[float] = corruptions.SIGMAS,
+) -> list[dict[str, float]]:
+    """Accuracy, ECE and NLL on blurred images, and how well entropy tells them from the clean ones: a row for each sigma.
+
+    Args:
+        predict: from images to the members' probabilities.
+        images: clean ones, (rows, height, width, channels), as they were before any standardisation.
+    """
+    clean = uncertainty.entropy(_mean(predict(images)))
+    rows = []
+    for sigma in sigmas:
+        mean = _mean(predict(corruptions.gaussian_blur(images, sigma)))
+        right = scores.right(mean, y)
+        rows.append(
+            {
+                "sigma": float(sigma),
+                "accuracy": float(right.mean()),
+                "ece": calibration.ece(mean.max(axis=1), right),
+                "nll": scores.nll(mean, y),
+                "auroc_h": ood.auroc(uncertainty.entropy(mean), clean),
+            }
+        )
+    return rows
+
+
+def _detection(inside: Probabilities, outside: Probabilities) -> dict[str, float]:
+    """How well each uncertainty tells the two sets apart, and how much larger it is outside."""
+    by = {
+        "h": lambda p: uncertainty.entropy(_mean(p)),
+        "md": uncertainty.disagreement,
+        "md_rms": uncertainty.rms_disagreement,
+        "mi": uncertainty.mutual_information,
+    }
+    found = {}
+    for key, score in by.items():
+        pair = score(outside), score(inside)
+        found |= {
+            f"auroc_{key}": ood.auroc(*pair),
+            f"aupr_{key}": ood.aupr(*pair),
+            f"fpr95_{key}": ood.fpr95(*pair),
+            f"{key}_ratio": ood.ratio(*pair),
+        }
+    return found
+
+
+def _curves(mean: np.ndarray, right: np.ndarray, other: Probabilities | None) -> tuple[np.ndarray, np.ndarray, int]:
+    """The calibration curve by entropy, that of a perfect ranking, and how many points of another distribution are in."""
+    entropies, points = uncertainty.entropy(mean), 0
+    answers, most = right, min(len(right), POOLED)
+    if other is not None:
+        points = min(other.shape[1], POOLED)
+        entropies = np.concatenate([entropies, uncertainty.entropy(_mean(other[:, :points]))])
+        answers = np.concatenate([right, np.zeros(points, bool)])
+    return calibration.curve(entropies, answers, most), calibration.perfect(int(right.sum()), most), points
+
+
+def _ranking(curves: tuple[np.ndarray, np.ndarray, int]) -> dict[str, float]:
+    accuracies, best, points = curves
+    return {
+        "calibration_area": calibration.area(accuracies),
+        "calibration_area_perfect": calibration.area(best),
+        "calibration_coverage97": float(calibration.coverage(accuracies)),
+        "calibration_coverage97_perfect": float(calibration.coverage(best)),
+        "calibration_rises": calibration.rises(accuracies, max(1, len(accuracies) // 100)),
+        "calibration_outside_points": float(points),
+    }
+
+
+def _mean(probabilities: Probabilities) -> np.ndarray:
+    return np.mean(probabilities, axis=0, dtype=float)
+
+
+def _check(probabilities: Probabilities, y: Labels, outside: Mapping[str, Probabilities]) -> None:
+    n, _, classes = probabilities.shape
+    if len(y) and not 0 <= y.min() <= y.max() < classes:
+        raise ValueError(f"y holds {y.min()} to {y.max()}: classes are 0 to {classes - 1}")
+    for name, p in {"probabilities": probabilities, **outside}.items():
+        if (len(p), p.shape[2]) != (n, classes):
+            raise ValueError(f"{name} is {p.shape}: must have {n} members and {classes} classes, as the test points have")
+        if not np.isfinite(p).all():
+            raise ValueError(f"{name}: a probability is not finite; leave dead members out (stein.predict.living)")
+
+
+# -- regression ---------------------------------------------------------------------------------------------
+
+
+def numbers(means: regression.Members, sigmas: regression.Members, y: regression.Targets) -> dict[str, float]:
+    """RMSE, negative log-likelihoods and CRPS of the mixture of all members, and how many targets its central intervals
+    hold (``coverage_90`` should be 0.9)."""
+    levels = regression.levels(means, sigmas, y)
+    return {
+        "rmse": regression.rmse(means, y),
+        "nll": regression.nll(means, sigmas, y),
+        "nll_members": regression.nll_members(means, sigmas, y),
+        "crps": regression.crps(means, sigmas, y),
+        **{f"coverage_{round(100 * wanted)}": regression.coverage(levels, wanted) for wanted in INTERVALS},
+    }

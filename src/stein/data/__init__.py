@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from stein.data.files import Arrays, Standardiser, load_arrays, load_pair, split, standardiser
+from stein.data.corruptions import gaussian_blur
+from stein.data.files import Arrays, Standardiser, load_arrays, load_inputs, load_pair, split, standardiser
 from stein.data.images import Images, check_same_size, load_images, to_floats
 from stein.data.toy import classification_2d, far_from_the_ring, regression_1d
 from stein.data.uci import load_uci
@@ -18,8 +19,10 @@ __all__ = [
     "check_same_size",
     "classification_2d",
     "far_from_the_ring",
+    "gaussian_blur",
     "load_arrays",
     "load_images",
+    "load_inputs",
     "load_pair",
     "load_uci",
     "regression_1d",

@@ -34,6 +34,10 @@ class Standardiser(NamedTuple):
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return ((x - self.mean) / self.scale).astype(x.dtype)
 
+    def undo(self, x: np.ndarray) -> np.ndarray:
+        """The inputs as they were in the file, to rounding."""
+        return (x * self.scale + self.mean).astype(x.dtype)
+
 
 def load_arrays(path: Path | str, target: str = "") -> Arrays:
     """The data in one file.
@@ -62,6 +66,20 @@ def load_pair(inputs: Path | str, targets: Path | str) -> Arrays:
         if not isinstance(loaded, np.ndarray):
             raise ValueError(f"{path}: is an archive; must be a single .npy array")
     return _checked(x, y, f"{inputs}: x", f"{targets}: y")
+
+
+def load_inputs(path: Path | str) -> np.ndarray:
+    """Inputs without targets, a row for each point: a ``.npy`` array, or the array x of an ``.npz`` (or its only one)."""
+    path = Path(path)
+    if path.suffix.lower() not in (".npy", ".npz"):
+        raise ValueError(f"{path}: must end in .npy or .npz")
+    found = _numpy(path)
+    if isinstance(found, np.ndarray):
+        return _checked_inputs(found, f"{path}: x")
+    name = "x" if "x" in found or len(found) != 1 else next(iter(found))
+    if name not in found:
+        raise ValueError(f"{path}: no array 'x'; it has {', '.join(found) or 'none'}")
+    return _checked_inputs(found[name], f"{path}: {name}")
 
 
 def split(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> tuple[Arrays, Arrays]:
@@ -202,17 +220,23 @@ def _find(target: str, names: list[str], path: Path) -> int:
 def _checked(x: np.ndarray, y: np.ndarray, in_x: str, in_y: str) -> Arrays:
     """Arrays as they were in a file; ``in_x`` and ``in_y`` are what complaints call them."""
     for values, name in ((x, in_x), (y, in_y)):
-        if not values.ndim or not values.size:
-            raise ValueError(f"{name} has shape {values.shape}: must have a row for each point")
+        _check_rows(values, name)
     if len(x) != len(y):
         raise ValueError(f"{in_x} has {len(x)} rows, {in_y} has {len(y)}: must be equal")
+    return Arrays(_checked_inputs(x, in_x), *_targets(y, lambda *index: f"{in_y}[{', '.join(map(str, index))}]"))
+
+
+def _checked_inputs(x: np.ndarray, name: str) -> np.ndarray:
+    _check_rows(x, name)
     if x.dtype.kind not in "fiub":
-        raise ValueError(f"{in_x} has type {x.dtype}: must be numbers")
+        raise ValueError(f"{name} has type {x.dtype}: must be numbers")
     x = x[:, None] if x.ndim == 1 else x
-    return Arrays(
-        _inputs(x, lambda *index: f"{in_x}[{', '.join(map(str, index))}]"),
-        *_targets(y, lambda *index: f"{in_y}[{', '.join(map(str, index))}]"),
-    )
+    return _inputs(x, lambda *index: f"{name}[{', '.join(map(str, index))}]")
+
+
+def _check_rows(values: np.ndarray, name: str) -> None:
+    if not values.ndim or not values.size:
+        raise ValueError(f"{name} has shape {values.shape}: must have a row for each point")
 
 
 def _inputs(x: np.ndarray, place: Place) -> np.ndarray:

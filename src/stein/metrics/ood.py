@@ -11,13 +11,31 @@ def auroc(outside: Scores, inside: Scores) -> float:
 
     The Mann-Whitney statistic, from ranks: no threshold is chosen.
     """
-    scores = np.concatenate([np.asarray(outside, float), np.asarray(inside, float)])
-    if not (len(outside) and len(inside)):
-        raise ValueError(f"auroc: {len(outside)} points outside and {len(inside)} inside; both must have some")
-    if not np.isfinite(scores).all():
-        raise ValueError("auroc: a score is not finite")
+    scores = _together("auroc", outside, inside)
     above = ranks(scores)[: len(outside)].sum() - len(outside) * (len(outside) + 1) / 2
     return float(above / (len(outside) * len(inside)))
+
+
+def aupr(outside: Scores, inside: Scores) -> float:
+    r"""Average precision, :math:`\sum_t P_t (R_t - R_{t-1})` over thresholds t from the highest score down.
+
+    Precision P is the fraction of points from outside among those above the threshold, recall R the fraction of the
+    outside that is found. A score that tells nothing gets the fraction of points that are from outside, not 1/2.
+    """
+    found, false_alarms = _counts("aupr", outside, inside)
+    return float((np.diff(found, prepend=0) * found / (found + false_alarms)).sum() / len(outside))
+
+
+def fpr95(outside: Scores, inside: Scores, recall: float = 0.95) -> float:
+    """Fraction of the inside that raises a false alarm at the first threshold that finds 95 % of the outside."""
+    found, false_alarms = _counts("fpr95", outside, inside)
+    return float(false_alarms[np.argmax(found >= recall * len(outside) - 1e-9)] / len(inside))
+
+
+def ratio(outside: Scores, inside: Scores) -> float:
+    """Mean score outside over mean score inside: how much more uncertain. NaN if nothing inside is uncertain at all."""
+    below = float(np.mean(inside, dtype=float))
+    return float(np.mean(outside, dtype=float)) / below if below else float("nan")
 
 
 def ranks(values: Scores) -> Scores:
@@ -32,3 +50,20 @@ def rank_correlation(a: Scores, b: Scores) -> float:
     x, y = (ranks(v) - (len(v) + 1) / 2 for v in (a, b))
     size = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / size if size > 0 else 0.0
+
+
+def _counts(what: str, outside: Scores, inside: Scores) -> tuple[Scores, Scores]:
+    """How many points from outside and inside reach each threshold, for every different score, the highest first."""
+    values, group = np.unique(-_together(what, outside, inside), return_inverse=True)
+    parts = group[: len(outside)], group[len(outside) :]
+    found, false_alarms = (np.cumsum(np.bincount(part, minlength=len(values))).astype(float) for part in parts)
+    return found, false_alarms
+
+
+def _together(what: str, outside: Scores, inside: Scores) -> Scores:
+    scores = np.concatenate([np.asarray(outside, float), np.asarray(inside, float)])
+    if not (len(outside) and len(inside)):
+        raise ValueError(f"{what}: {len(outside)} points outside and {len(inside)} inside; both must have some")
+    if not np.isfinite(scores).all():
+        raise ValueError(f"{what}: a score is not finite")
+    return scores

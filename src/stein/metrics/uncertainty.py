@@ -17,8 +17,16 @@ def entropy(mean: Float[np.ndarray, "b c"]) -> Points:
 
 
 def disagreement(probabilities: Probabilities) -> Points:
-    """Model disagreement: the standard deviation over members (n - 1), averaged over classes."""
-    return np.std(np.asarray(probabilities, float), axis=0, ddof=1).mean(axis=1)
+    """Model disagreement: the standard deviation over members (n - 1), averaged over classes; 0 of a single one."""
+    return np.sqrt(_variance(probabilities)).mean(axis=1)
+
+
+def rms_disagreement(probabilities: Probabilities) -> Points:
+    """The root of the class-averaged variance: the paper's formula, where its tables have :func:`disagreement`.
+
+    It orders points differently, because the root of a mean is not the mean of roots.
+    """
+    return np.sqrt(_variance(probabilities).mean(axis=1))
 
 
 def mutual_information(probabilities: Probabilities) -> Points:
@@ -26,6 +34,11 @@ def mutual_information(probabilities: Probabilities) -> Points:
     p = np.asarray(probabilities, float)
     own = -_x_log_x(p).sum(axis=2).mean(axis=0) / np.log(p.shape[2])
     return entropy(p.mean(axis=0)) - own
+
+
+def _variance(probabilities: Probabilities) -> Float[np.ndarray, "b c"]:
+    n = len(probabilities)
+    return np.var(np.asarray(probabilities, float), axis=0) * (n / max(n - 1, 1))
 
 
 def _x_log_x(p: np.ndarray) -> np.ndarray:

@@ -1,0 +1,86 @@
+"""Does a classifier know how often, and when, it is right? Plain NumPy."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Points = Float[np.ndarray, " b"]
+Right = Bool[np.ndarray, " b"]
+Curve = Float[np.ndarray, " k"]
+
+BINS = 30
+
+
+class Reliability(NamedTuple):
+    """For each of the equal-width bins of confidence: how many points, how sure, how often right (0 where empty)."""
+
+    count: Int[np.ndarray, " bins"]
+    confidence: Float[np.ndarray, " bins"]
+    accuracy: Float[np.ndarray, " bins"]
+
+
+def reliability(confidence: Points, right: Right, bins: int = BINS) -> Reliability:
+    """The reliability diagram: points by their confidence, the largest probability of the ensemble.
+
+    Bin i holds confidences in [i/bins, (i+1)/bins); the last one also 1.
+    """
+    confidence = np.asarray(confidence, float)
+    index = np.clip((confidence * bins).astype(int), 0, bins - 1)
+    count = np.bincount(index, minlength=bins)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.bincount(index, values, bins) / np.maximum(count, 1)
+
+    return Reliability(count, mean(confidence), mean(right.astype(float)))
+
+
+def ece(confidence: Points, right: Right, bins: int = BINS) -> float:
+    r"""Expected calibration error, :math:`\sum_i \frac{b_i}{b} |\mathrm{acc}_i - \mathrm{conf}_i|` over bins of confidence.
+
+    From 0 to 1. It depends on the bins, grows with their number on few points, and can be 0 for a classifier that
+    knows nothing but its own accuracy: read it beside a proper score.
+
+    Reference: Naeini, Cooper & Hauskrecht (2015).
+    """
+    found = reliability(confidence, right, bins)
+    return float((found.count * np.abs(found.accuracy - found.confidence)).sum() / found.count.sum())
+
+
+def curve(uncertainty: Points, right: Right, most: int | None = None) -> Curve:
+    r"""Accuracy on the k points of lowest uncertainty, :math:`\frac1k \sum_{j \le k} r_{(j)}`, for k = 1 ... ``most``.
+
+    Points from another distribution are put in as wrong: the curve then falls late if they come last. Points of equal
+    uncertainty share their mean, so that the order of the data does not matter.
+    """
+    order = np.argsort(uncertainty, kind="stable")
+    _, group, sizes = np.unique(uncertainty[order], return_inverse=True, return_counts=True)
+    shared = (np.bincount(group, right[order].astype(float)) / sizes)[group]
+    return (np.cumsum(shared) / np.arange(1, len(shared) + 1))[:most]
+
+
+def perfect(right: int, most: int) -> Curve:
+    """The curve of a ranking that puts every right point first: what no uncertainty can beat."""
+    k = np.arange(1, most + 1)
+    return np.minimum(k, right) / k
+
+
+def area(accuracies: Curve) -> float:
+    """Mean of a curve over its points: from 0 to 1, and at most that of :func:`perfect`."""
+    return float(accuracies.mean())
+
+
+def coverage(accuracies: Curve, wanted: float = 0.97) -> int:
+    """The most points that can be answered with at least this accuracy; 0 if not even the first."""
+    enough = np.flatnonzero(accuracies >= wanted - 1e-12)  # 97 of 100 is 97 %, whatever the rounding
+    return int(enough[-1]) + 1 if enough.size else 0
+
+
+def rises(accuracies: Curve, step: int = 100) -> float:
+    r"""How far a curve is from falling all the way, :math:`\sum_k \max(0, a_{k+s} - a_k)` for k = 2s, 3s, ...
+
+    Zero when less certain points are always wrong more often. The first 2s points are left out: one of them moves the
+    curve too much.
+    """
+    seen = accuracies[2 * step - 1 :: step]
+    return float(np.maximum(np.diff(seen), 0).sum())

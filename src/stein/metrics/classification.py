@@ -1,0 +1,65 @@
+r"""How good a classifier's answers are, after prediction: plain NumPy.
+
+``probabilities`` is (members, points, classes); ``mean`` is its mean over members, the ensemble's answer; ``y`` holds
+class numbers.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Probabilities = Float[np.ndarray, "n b c"]
+Mean = Float[np.ndarray, "b c"]
+Labels = Int[np.ndarray, " b"]
+
+SMALLEST = float(np.finfo(np.float32).tiny)
+"""Probabilities are float32; below this they are as good as zero. A logarithm takes them for this much: 87.3 nats."""
+
+
+def right(mean: Mean, y: Labels) -> Bool[np.ndarray, " b"]:
+    """Where the most probable class is the right one."""
+    return mean.argmax(axis=1) == y
+
+
+def nll(mean: Mean, y: Labels) -> float:
+    r"""Negative log-likelihood, :math:`-\frac1b \sum_b \log \bar p_b(y_b)`: the proper score, 0 is best."""
+    return float(-np.log(_of_truth(mean, y)).mean())
+
+
+def nll_paper(mean: Mean, y: Labels) -> float:
+    r"""What the paper's tables call NLL, :math:`-\log \frac1b \sum_b \bar p_b(y_b)`: the logarithm outside the mean.
+
+    Only for comparison with these tables. Never above :func:`nll` (Jensen), and no proper score: it hardly notices a
+    point that is wrong with certainty.
+    """
+    return float(-np.log(_of_truth(mean, y).mean()))
+
+
+def nll_members(probabilities: Probabilities, y: Labels) -> float:
+    """Mean over members of their own :func:`nll`; never below the ensemble's (Jensen)."""
+    return float(np.mean([nll(member, y) for member in probabilities]))
+
+
+def brier(mean: Mean, y: Labels) -> float:
+    r"""Brier score, :math:`\frac1b \sum_b \sum_c (\bar p_{bc} - [c = y_b])^2`: from 0 to 2, 0 is best."""
+    p = np.asarray(mean, float)
+    return float((np.square(p).sum(axis=1) - 2 * p[np.arange(len(y)), y] + 1).mean())
+
+
+def accuracy_of_members(probabilities: Probabilities, y: Labels) -> Float[np.ndarray, " n"]:
+    """Accuracy of every member on its own."""
+    return (probabilities.argmax(axis=2) == y[None]).mean(axis=1)
+
+
+def pairwise_disagreement(probabilities: Probabilities) -> float:
+    """Fraction of points to which two different members give different classes, averaged over all pairs.
+
+    From votes: of n² ordered pairs, Σ_c votes_c² agree. A single member has nobody to disagree with: 0.
+    """
+    n, _, classes = probabilities.shape
+    chosen = probabilities.argmax(axis=2)
+    votes = np.stack([(chosen == c).sum(axis=0) for c in range(classes)])
+    return float((n**2 - np.square(votes).sum(axis=0)).mean() / max(n * (n - 1), 1))
+
+
+def _of_truth(mean: Mean, y: Labels) -> Float[np.ndarray, " b"]:
+    return np.maximum(np.asarray(mean, float)[np.arange(len(y)), y], SMALLEST)
