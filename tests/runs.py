@@ -16,6 +16,8 @@ HEARING_SIGNALS = [
     "-c",
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
 ]
+# What tests set for themselves, and what JAX sets when it is imported: it would let XLA talk in our children.
+HIDDEN = ("XLA_FLAGS", "STEIN_FAILPOINT", "TF_CPP_MIN_LOG_LEVEL")
 # Small networks and many checkpoints: the process spends its time where a crash hurts.
 CONFIG = """
 [data]
@@ -62,7 +64,7 @@ def stein(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
 
 def environment(cache: Path, **extra: str) -> dict[str, str]:
     """A user's, not a test's: one device, usual compilation, a cache that all processes share."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "STEIN_FAILPOINT")}
+    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     return kept | {"XDG_CACHE_HOME": str(cache)} | extra
 
 

@@ -229,6 +229,45 @@ def resume(
     _train_in(folder, False, lambda run, *how: run.resume(folder, *how), before, cache, quiet)
 
 
+def evaluate(
+    folder: Positional[pathlib.Path],
+    *,
+    ood: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME|FILE ...")] = (),
+    corruption: bool = False,
+    data_dir: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    threads: Threads = None,
+    cache: bool = True,
+) -> None:
+    """Put numbers on a finished run: how good, how well calibrated, and does it notice what it has never seen.
+
+    Writes evaluation.json, curves.json and figures/ into the run; docs/evaluation.md defines every number.
+
+    Args:
+        folder: the directory of the run.
+        ood: points of other kinds, as .npy or .npz files with inputs like the run's own, or a built-in set by name.
+        corruption: also blur the test images, at six intensities.
+        data_dir: where files are looked for that are not in the working directory.
+        threads: CPU threads; all there are unless given.
+        cache: keep compiled programs in the user's cache directory.
+    """
+    from stein.experiments import folder as folders
+
+    folders.check_is_run(folder)
+    if not folders.is_finished(folder):
+        raise ValueError(f"{folder}: not finished; `stein resume {folder}` goes on with it")
+    _use_threads(threads)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with folders.claimed(folder, new=False):
+        with terminal.status("Importing JAX"):
+            from stein.experiments import evaluation, run
+        if cache:
+            run.use_compilation_cache()
+        with terminal.status("Predicting and drawing"):
+            numbers = evaluation.run(folder, ood, corruption, data_dir)
+    terminal.show(evaluation.table(numbers))
+    print(f"in {folder}: evaluation.json (every number), curves.json, figures/")
+
+
 def status(folders: Positional[tuple[pathlib.Path, ...]], *, json: bool = False) -> None:
     """Show how far runs are: method, step, speed, time left, members alive, last metrics.
 
@@ -351,5 +390,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "data": data,
     "train": train,
     "resume": resume,
+    "evaluate": evaluate,
     "status": status,
 }

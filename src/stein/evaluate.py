@@ -11,14 +11,18 @@ from jaxtyping import Array, Float
 from stein import predict
 from stein.data import corruptions
 from stein.likelihoods import Likelihood
-from stein.metrics import calibration, ood, regression, scoring, uncertainty
+from stein.metrics import calibration, ood, scoring, uncertainty
 from stein.metrics import classification as scores
+from stein.metrics import regression as mixtures
 from stein.metrics.classification import Labels, Probabilities
+from stein.metrics.regression import Members, Targets
 from stein.types import Model, Particles
 
+Others = Float[np.ndarray, "_ _ _"]
+"""Probabilities too, at other points than the test points."""
 POOLED = 10_000
-"""The calibration curve is over as many of the most certain points as there are test points, at most so many; and no more
-points of another distribution go into it."""
+"""The calibration curve is over as many of the most certain points as there are test points, at most so many; no
+more than so many points of another distribution go into it."""
 CURVE_POINTS = 500
 INTERVALS = (0.5, 0.9, 0.95)
 
@@ -48,7 +52,7 @@ def held_out(model: Model, likelihood: Likelihood, x: Array, y: Array) -> Callab
 
 
 def classification(
-    probabilities: Probabilities, y: Labels, outside: Mapping[str, Probabilities] | None = None
+    probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None = None
 ) -> dict[str, float]:
     """Every number about a classifier; docs/evaluation.md defines them one by one.
 
@@ -77,17 +81,20 @@ def classification(
         "model_disagreement": float(uncertainty.disagreement(probabilities).mean()),
         "mutual_information": float(uncertainty.mutual_information(probabilities).mean()),
     }
-    for name, other in outside.items():
-        own = _detection(probabilities, other) | _ranking(_curves(mean, right, other))
-        found = own | found | ({f"{name}_{key}": value for key, value in own.items()} if len(outside) > 1 else {})
-    return found if outside else found | _ranking(_curves(mean, right, None))
+    if not outside:
+        return found | _ranking(_curves(mean, right, None))
+    sets = {n: _detection(probabilities, p) | _ranking(_curves(mean, right, p)) for n, p in outside.items()}
+    found |= next(iter(sets.values()))
+    if len(sets) > 1:
+        found |= {f"{name}_{key}": value for name, own in sets.items() for key, value in own.items()}
+    return found
 
 
 def classification_curves(
-    probabilities: Probabilities, y: Labels, outside: Mapping[str, Probabilities] | None = None
+    probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None = None
 ) -> dict[str, Any]:
-    """What the figures show, as lists: bins of the reliability diagram, and for each set of other points (or for ``test``
-    alone) the calibration curve, thinned to at most 500 points, beside that of a perfect ranking."""
+    """What the figures show, as lists: the bins of the reliability diagram, and for each set of other points (or for
+    ``test`` alone) the calibration curve, thinned to at most 500 points, beside that of a perfect ranking."""
     outside = dict(outside or {})
     _check(probabilities, y, outside)
     mean = _mean(probabilities)
@@ -113,7 +120,7 @@ def corruption(
     y: Labels,
     sigmas: Sequence[float] = corruptions.SIGMAS,
 ) -> list[dict[str, float]]:
-    """Accuracy, ECE and NLL on blurred images, and how well entropy tells them from the clean ones: a row for each sigma.
+    """Accuracy, ECE and NLL on blurred images, and how well entropy tells them from clean ones: a row for each sigma.
 
     Args:
         predict: from images to the members' probabilities.
@@ -136,7 +143,7 @@ def corruption(
     return rows
 
 
-def _detection(inside: Probabilities, outside: Probabilities) -> dict[str, float]:
+def _detection(inside: Probabilities, outside: Others) -> dict[str, float]:
     """How well each uncertainty tells the two sets apart, and how much larger it is outside."""
     by = {
         "h": lambda p: uncertainty.entropy(_mean(p)),
@@ -144,7 +151,7 @@ def _detection(inside: Probabilities, outside: Probabilities) -> dict[str, float
         "md_rms": uncertainty.rms_disagreement,
         "mi": uncertainty.mutual_information,
     }
-    found = {}
+    found: dict[str, float] = {}
     for key, score in by.items():
         pair = score(outside), score(inside)
         found |= {
@@ -156,8 +163,8 @@ def _detection(inside: Probabilities, outside: Probabilities) -> dict[str, float
     return found
 
 
-def _curves(mean: np.ndarray, right: np.ndarray, other: Probabilities | None) -> tuple[np.ndarray, np.ndarray, int]:
-    """The calibration curve by entropy, that of a perfect ranking, and how many points of another distribution are in."""
+def _curves(mean: np.ndarray, right: np.ndarray, other: Others | None) -> tuple[np.ndarray, np.ndarray, int]:
+    """The calibration curve by entropy, that of a perfect ranking, and how many points from outside are in."""
     entropies, points = uncertainty.entropy(mean), 0
     answers, most = right, min(len(right), POOLED)
     if other is not None:
@@ -179,17 +186,19 @@ def _ranking(curves: tuple[np.ndarray, np.ndarray, int]) -> dict[str, float]:
     }
 
 
-def _mean(probabilities: Probabilities) -> np.ndarray:
+def _mean(probabilities: Others) -> np.ndarray:
     return np.mean(probabilities, axis=0, dtype=float)
 
 
-def _check(probabilities: Probabilities, y: Labels, outside: Mapping[str, Probabilities]) -> None:
+def _check(probabilities: Probabilities, y: Labels, outside: Mapping[str, Others]) -> None:
     n, _, classes = probabilities.shape
     if len(y) and not 0 <= y.min() <= y.max() < classes:
         raise ValueError(f"y holds {y.min()} to {y.max()}: classes are 0 to {classes - 1}")
     for name, p in {"probabilities": probabilities, **outside}.items():
         if (len(p), p.shape[2]) != (n, classes):
-            raise ValueError(f"{name} is {p.shape}: must have {n} members and {classes} classes, as the test points have")
+            raise ValueError(
+                f"{name} is {p.shape}: must have {n} members and {classes} classes, as the test points have"
+            )
         if not np.isfinite(p).all():
             raise ValueError(f"{name}: a probability is not finite; leave dead members out (stein.predict.living)")
 
@@ -197,14 +206,21 @@ def _check(probabilities: Probabilities, y: Labels, outside: Mapping[str, Probab
 # -- regression ---------------------------------------------------------------------------------------------
 
 
-def numbers(means: regression.Members, sigmas: regression.Members, y: regression.Targets) -> dict[str, float]:
+def regression(means: Members, sigmas: Members, y: Targets) -> dict[str, float]:
     """RMSE, negative log-likelihoods and CRPS of the mixture of all members, and how many targets its central intervals
     hold (``coverage_90`` should be 0.9)."""
-    levels = regression.levels(means, sigmas, y)
+    levels = mixtures.levels(means, sigmas, y)
     return {
-        "rmse": regression.rmse(means, y),
-        "nll": regression.nll(means, sigmas, y),
-        "nll_members": regression.nll_members(means, sigmas, y),
-        "crps": regression.crps(means, sigmas, y),
-        **{f"coverage_{round(100 * wanted)}": regression.coverage(levels, wanted) for wanted in INTERVALS},
+        "rmse": mixtures.rmse(means, y),
+        "nll": mixtures.nll(means, sigmas, y),
+        "nll_members": mixtures.nll_members(means, sigmas, y),
+        "crps": mixtures.crps(means, sigmas, y),
+        **{f"coverage_{round(100 * wanted)}": mixtures.coverage(levels, wanted) for wanted in INTERVALS},
     }
+
+
+def regression_curves(means: Members, sigmas: Members, y: Targets) -> dict[str, Any]:
+    """For central intervals of 5 % to 95 %: how many of the targets they should hold, and do."""
+    wanted = [percent / 100 for percent in range(5, 100, 5)]
+    levels = mixtures.levels(means, sigmas, y)
+    return {"coverage": {"wanted": wanted, "found": [mixtures.coverage(levels, share) for share in wanted]}}

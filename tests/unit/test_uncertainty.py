@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from sklearn import metrics as sklearn
 
 from stein.metrics import ood, uncertainty
 
@@ -67,3 +68,35 @@ def test_rank_correlation_is_spearmans():
     assert ood.rank_correlation(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, rel=1e-12)
     assert ood.rank_correlation(a, np.exp(a)) == pytest.approx(1)
     assert ood.rank_correlation(a, np.ones(40)) == 0
+
+
+def test_rms_disagreement_is_the_root_of_the_mean():
+    """Against NumPy, and another order than the mean of roots. Sees one in place of the other. One member: nothing."""
+    np.testing.assert_allclose(uncertainty.rms_disagreement(P), np.sqrt(P.var(axis=0, ddof=1).mean(axis=1)), rtol=1e-12)
+    np.testing.assert_allclose(uncertainty.disagreement(P), P.std(axis=0, ddof=1).mean(axis=1), rtol=1e-12)
+    assert uncertainty.disagreement(P[:1]).tolist() == uncertainty.rms_disagreement(P[:1]).tolist() == [0] * 9
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.lists(st.integers(0, 5), min_size=1, max_size=20))
+def test_aupr_and_fpr95_are_scikit_learns(outside, inside):
+    """With many ties. Sees thresholds between equal scores, an interpolated area, and inside for outside."""
+    labels, scores = [1] * len(outside) + [0] * len(inside), outside + inside
+    pair = np.array(outside, float), np.array(inside, float)
+    assert ood.aupr(*pair) == pytest.approx(sklearn.average_precision_score(labels, scores), abs=1e-12)
+    false_alarms, found, _ = sklearn.roc_curve(labels, scores, drop_intermediate=False)
+    assert ood.fpr95(*pair) == pytest.approx(false_alarms[np.argmax(found >= 0.95 - 1e-9)], abs=1e-12)
+    assert ood.auroc(*pair) == pytest.approx(sklearn.roc_auc_score(labels, scores), abs=1e-12)
+
+
+def test_fpr95_by_hand():
+    """Nineteen of twenty are enough. Sees all of them asked for."""
+    outside, inside = np.array([*range(10, 29), 0.0]), np.array([1.0, 11.0, 2.0, 3.0])
+    assert ood.fpr95(outside, inside) == 0.25
+    assert ood.fpr95(outside, inside, 1.0) == 1.0
+
+
+def test_ratio_is_of_means():
+    """Sees a mean of ratios, and zero over zero as a crash."""
+    assert ood.ratio(np.array([1.0, 3.0]), np.array([0.5, 1.5])) == 2
+    assert np.isnan(ood.ratio(np.array([1.0]), np.array([0.0])))

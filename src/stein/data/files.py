@@ -69,7 +69,7 @@ def load_pair(inputs: Path | str, targets: Path | str) -> Arrays:
 
 
 def load_inputs(path: Path | str) -> np.ndarray:
-    """Inputs without targets, a row for each point: a ``.npy`` array, or the array x of an ``.npz`` (or its only one)."""
+    """Inputs without targets, a row for each point: a ``.npy`` array, or x (or the only array) of an ``.npz``."""
     path = Path(path)
     if path.suffix.lower() not in (".npy", ".npz"):
         raise ValueError(f"{path}: must end in .npy or .npz")

@@ -10,6 +10,7 @@
     tb/                TensorBoard events
     metrics.json       the last numbers; with it a run is finished
     ensemble.safetensors, card.md
+    evaluation.json, curves.json, figures/     what `stein evaluate` found
 """
 
 import contextlib

@@ -15,7 +15,7 @@ BINS = 30
 class Reliability(NamedTuple):
     """For each of the equal-width bins of confidence: how many points, how sure, how often right (0 where empty)."""
 
-    count: Int[np.ndarray, " bins"]
+    points: Int[np.ndarray, " bins"]
     confidence: Float[np.ndarray, " bins"]
     accuracy: Float[np.ndarray, " bins"]
 
@@ -36,7 +36,7 @@ def reliability(confidence: Points, right: Right, bins: int = BINS) -> Reliabili
 
 
 def ece(confidence: Points, right: Right, bins: int = BINS) -> float:
-    r"""Expected calibration error, :math:`\sum_i \frac{b_i}{b} |\mathrm{acc}_i - \mathrm{conf}_i|` over bins of confidence.
+    r"""Expected calibration error, :math:`\sum_i \frac{b_i}{b} |a_i - c_i|` over bins: accuracy less mean confidence.
 
     From 0 to 1. It depends on the bins, grows with their number on few points, and can be 0 for a classifier that
     knows nothing but its own accuracy: read it beside a proper score.
@@ -44,7 +44,7 @@ def ece(confidence: Points, right: Right, bins: int = BINS) -> float:
     Reference: Naeini, Cooper & Hauskrecht (2015).
     """
     found = reliability(confidence, right, bins)
-    return float((found.count * np.abs(found.accuracy - found.confidence)).sum() / found.count.sum())
+    return float((found.points * np.abs(found.accuracy - found.confidence)).sum() / found.points.sum())
 
 
 def curve(uncertainty: Points, right: Right, most: int | None = None) -> Curve:

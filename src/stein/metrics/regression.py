@@ -1,12 +1,11 @@
-r"""How good predictions of numbers are, after prediction. Every member says :math:`N(\mu_i, \sigma_i^2)`; the ensemble is
-their mixture, with equal weights. ``means`` and ``sigmas`` are (members, points, targets), ``y`` is (points, targets).
+r"""How good predictions of numbers are. Every member says :math:`N(\mu_i, \sigma_i^2)`; the ensemble is their mixture.
+Plain NumPy. ``means`` and ``sigmas`` are (members, points, targets), ``y`` is (points, targets).
 """
 
 import math
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import logsumexp, ndtr
 
 Members = Float[np.ndarray, "n b k"]
 Targets = Float[np.ndarray, "b k"]
@@ -18,8 +17,11 @@ def rmse(means: Members, y: Targets) -> float:
 
 
 def nll(means: Members, sigmas: Members, y: Targets) -> float:
-    r"""Negative log-likelihood of the mixture, :math:`-\frac1b \sum_b \log \frac1n \sum_i N(y_b; \mu_{ib}, \sigma_{ib}^2 I)`."""
-    return float((math.log(len(means)) - logsumexp(_log_density(means, sigmas, y), axis=0)).mean())
+    r"""Negative log-likelihood, :math:`-\frac1b \sum_b \log \frac1n \sum_i N(y_b; \mu_{ib}, \sigma_{ib}^2)`.
+
+    Targets of a point are independent given the member, not given the mixture.
+    """
+    return float((math.log(len(means)) - np.logaddexp.reduce(_log_density(means, sigmas, y), axis=0)).mean())
 
 
 def nll_members(means: Members, sigmas: Members, y: Targets) -> float:
@@ -40,7 +42,9 @@ def crps(means: Members, sigmas: Members, y: Targets) -> float:
     Reference: Grimit, Gneiting, Berrocal & Johnson (2006).
     """
     means, sigmas, y = (np.asarray(v, float) for v in (means, sigmas, y))
-    spread = np.mean([_absolute(mean - means, np.hypot(s, sigmas)).mean() for mean, s in zip(means, sigmas, strict=True)])
+    spread = np.mean(
+        [_absolute(mean - means, np.hypot(s, sigmas)).mean() for mean, s in zip(means, sigmas, strict=True)]
+    )
     return float(_absolute(y[None] - means, sigmas).mean() - 0.5 * spread)
 
 
@@ -49,7 +53,7 @@ def levels(means: Members, sigmas: Members, y: Targets) -> Targets:
 
     Evenly spread over (0, 1) if the predictions are calibrated.
     """
-    return ndtr((y[None] - np.asarray(means, float)) / sigmas).mean(axis=0)
+    return _normal_cdf((y[None] - np.asarray(means, float)) / sigmas).mean(axis=0)
 
 
 def coverage(levels: Targets, wanted: float) -> float:
@@ -62,6 +66,13 @@ def _log_density(means: Members, sigmas: Members, y: Targets) -> Float[np.ndarra
     return -(0.5 * residual**2 + np.log(sigmas) + 0.5 * math.log(2 * math.pi)).sum(axis=2)
 
 
+def _normal_cdf(z: np.ndarray) -> np.ndarray:
+    return 0.5 + 0.5 * np.asarray(_erf(z / math.sqrt(2)), float)
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
+
+
 def _absolute(mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:
     z = mean / sigma
-    return 2 * sigma * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) + mean * (2 * ndtr(z) - 1)
+    return 2 * sigma * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) + mean * (2 * _normal_cdf(z) - 1)

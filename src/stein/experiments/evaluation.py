@@ -1,0 +1,208 @@
+"""A finished run, judged: its ensemble on the held-out points, on points of other kinds and on blurred images."""
+
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+
+from stein import checkpoint, data, durable, evaluate, predict
+from stein.data import corruptions
+from stein.experiments import config as configs
+from stein.experiments import folder as folders
+from stein.experiments.assemble import Parts, assemble
+from stein.metrics import uncertainty
+from stein.report import evaluation as figures
+from stein.types import Particles
+
+OUTSIDE: dict[str, Callable[[], np.ndarray]] = {"far-from-the-ring": data.far_from_the_ring}
+"""Points unlike the data of a built-in set, by name."""
+FIGURES = ("reliability", "calibration", "entropies", "corruption", "intervals")
+# Of what an evaluation finds, what a terminal has room for; the rest is in evaluation.json.
+SHOWN = (
+    *("accuracy", "rmse", "nll", "nll_paper", "nll_members", "crps", "brier", "ece", "coverage_50", "coverage_90"),
+    *("coverage_95", "member_accuracy", "member_disagreement", "auroc_h", "auroc_md", "auroc_mi", "aupr_h", "fpr95_h"),
+    *("h_ratio", "md_ratio", "calibration_area", "calibration_area_perfect", "calibration_coverage97"),
+)
+
+
+class Finished(NamedTuple):
+    """What a run left behind: its config, its parts, and the members that are alive."""
+
+    config: configs.Config
+    parts: Parts
+    particles: Particles
+
+
+class _About(msgspec.Struct):
+    """What the file of an ensemble says about it, as far as predictions need it."""
+
+    alive: list[int]
+    standardiser: dict[str, Any] | None
+
+
+def load(folder: Path) -> Finished:
+    """The ensemble of a finished run, with the model, the likelihood and the data of its config."""
+    config = configs.load(folder / "config.toml")
+    jax.config.update("jax_enable_x64", config.train.precision == "float64")
+    parts = assemble(config)
+    n, path = config.method.particles, folder / "ensemble.safetensors"
+    like = jax.eval_shape(lambda key: parts.algorithm.init(key, n), jax.random.key(0)).particles
+    particles, metadata = checkpoint.load_export(path, like)
+    try:
+        about = msgspec.json.decode(metadata.get("stein", ""), type=_About)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}: does not say how it was made: {error}") from error
+    alive = np.isin(np.arange(n), about.alive)
+    if not alive.any():
+        raise ValueError(f"{path}: no member is alive")
+    if not _is_same(parts.data.standardiser, about.standardiser):
+        raise ValueError(f"{folder}: its data are no longer those that it was trained on (their means have changed)")
+    return Finished(config, parts, predict.living(particles, jnp.asarray(alive)))
+
+
+def ood_inputs(name_or_file: str, like: np.ndarray, data_dir: Path | None = None) -> np.ndarray:
+    """Inputs of another kind, as the run's own are before they are standardised.
+
+    Args:
+        name_or_file: a set of :data:`OUTSIDE`, or a ``.npy`` or ``.npz`` file.
+        like: the inputs that the run was trained on: one of the new ones must have their shape.
+        data_dir: where a file is looked for that is not in the working directory.
+    """
+    if name_or_file in OUTSIDE:
+        x = OUTSIDE[name_or_file]()
+    elif Path(name_or_file).suffix.lower() in (".npy", ".npz"):
+        path = Path(name_or_file)
+        x = data.load_inputs(data_dir / path if data_dir and not path.exists() else path)
+    else:
+        raise ValueError(f"--ood {name_or_file}: neither a .npy or .npz file nor one of {', '.join(OUTSIDE)}")
+    if x.shape[1:] != like.shape[1:]:
+        kind = "images" if x.ndim in (3, 4) else "rows"
+        raise ValueError(f"{name_or_file}: {kind} of shape {x.shape[1:]}; the run was trained on {like.shape[1:]}")
+    return x.astype(like.dtype)
+
+
+def run(
+    folder: Path, ood: Sequence[str] = (), corruption: bool = False, data_dir: Path | None = None
+) -> dict[str, Any]:
+    """Evaluate a finished run, whose lock the caller holds, and write evaluation.json, curves.json and figures/.
+
+    Returns:
+        What is in evaluation.json.
+    """
+    finished = load(folder)
+    test = finished.parts.data.test
+    if test is None:
+        raise ValueError(f"{folder}: has no held-out points to evaluate on (data.test_fraction = 0)")
+    about = {"test_points": len(test.x), "members": len(jax.tree.leaves(finished.particles)[0])}
+    if finished.parts.likelihood.name == "categorical":
+        numbers, curves, drawn = _classification(finished, test, _named_sets(finished, ood, data_dir), corruption)
+    else:
+        for option, given in (("--ood", ood), ("--corruption", corruption)):
+            if given:
+                raise ValueError(f"{option}: is for classifiers; {folder} is a regression")
+        numbers, curves, drawn = _regression(finished, test)
+    found = about | {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    folders.write_json(folder / "evaluation.json", found)
+    durable.replace(folder / "curves.json", json.dumps(curves).encode())
+    (folder / "figures").mkdir(exist_ok=True)
+    for name in FIGURES:
+        path = folder / "figures" / f"{name}.png"
+        if name in drawn:
+            picture = io.BytesIO()
+            drawn[name].savefig(picture, format="png", dpi=150)
+            durable.replace(path, picture.getvalue())
+        else:
+            path.unlink(missing_ok=True)  # of an evaluation with other options
+    return found
+
+
+def table(numbers: dict[str, Any]) -> Any:
+    """The numbers that matter most, for people."""
+    from rich.table import Table
+
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    shown.add_column()
+    shown.add_column(justify="right")
+    for name in SHOWN:
+        if numbers.get(name) is not None:
+            shown.add_row(name, f"{numbers[name]:.4g}")
+    return shown
+
+
+def _is_same(now: data.Standardiser | None, then: dict[str, Any] | None) -> bool:
+    if now is None or then is None:
+        return now is None and then is None
+    pairs = [(value, np.asarray(then.get(name))) for name, value in now._asdict().items()]
+    return all(a.shape == b.shape and np.allclose(a, b, rtol=1e-6) for a, b in pairs)
+
+
+def _named_sets(finished: Finished, ood: Sequence[str], data_dir: Path | None) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    for given in ood:
+        name = Path(given).stem
+        if name in found:
+            raise ValueError(f"--ood {given}: there are two sets called {name!r}")
+        found[name] = _standardised(finished, ood_inputs(given, finished.parts.data.train.x, data_dir))
+    return found
+
+
+def _classification(finished: Finished, test: data.Arrays, others: dict[str, np.ndarray], corruption: bool) -> tuple:
+    images = _images(finished, test.x) if corruption else None  # complaints come before work
+    said = _predict(finished, test.x)
+    outside = {name: _predict(finished, x) for name, x in others.items()}
+    numbers = evaluate.classification(said, test.y, outside)
+    curves = evaluate.classification_curves(said, test.y, outside)
+    entropies = {name: uncertainty.entropy(p.mean(axis=0, dtype=float)) for name, p in outside.items()}
+    method = finished.config.method.name + (" stochastic" if finished.config.method.stochastic else "")
+    drawn = {
+        "reliability": figures.reliability(curves["reliability"], numbers["ece"]),
+        "calibration": figures.calibration({method: curves["calibration"]}),
+        "entropies": figures.entropies(uncertainty.entropy(said.mean(axis=0, dtype=float)), entropies),
+    }
+    if images is not None:
+
+        def predict_images(images: np.ndarray) -> np.ndarray:
+            return _predict(finished, _standardised(finished, images.reshape(test.x.shape)))
+
+        rows = evaluate.corruption(predict_images, images, test.y)
+        curves["corruption"] = rows
+        numbers |= {f"blur_{row['sigma']:g}_{key}": row[key] for row in rows for key in row if key != "sigma"}
+        drawn["corruption"] = figures.corruption({method: [rows]})
+    return numbers, curves, drawn
+
+
+def _regression(finished: Finished, test: data.Arrays) -> tuple:
+    outputs = _predict(finished, test.x, link=None).astype(float)
+    if finished.parts.likelihood.name == "gaussian":
+        means, sigmas = outputs, np.full_like(outputs, finished.config.likelihood.sigma)
+    else:  # the last output is log sigma
+        means = outputs[:, :, :-1]
+        sigmas = np.broadcast_to(np.exp(outputs[:, :, -1:]), means.shape)
+    y = test.y.reshape(means.shape[1:])
+    curves = evaluate.regression_curves(means, sigmas, y)
+    return evaluate.regression(means, sigmas, y), curves, {"intervals": figures.intervals(curves["coverage"])}
+
+
+def _predict(finished: Finished, x: np.ndarray, link: predict.Link | None = jax.nn.softmax) -> np.ndarray:
+    return predict.in_chunks(finished.parts.model, finished.particles, x, chunk=1000 if x.ndim == 2 else 100, link=link)
+
+
+def _standardised(finished: Finished, x: np.ndarray) -> np.ndarray:
+    standardiser = finished.parts.data.standardiser
+    return x if standardiser is None else standardiser(x)
+
+
+def _images(finished: Finished, x: np.ndarray) -> np.ndarray:
+    """The test images as they were in the file: a blur of standardised pixels would be another blur."""
+    standardiser = finished.parts.data.standardiser
+    try:
+        return corruptions.as_images(x if standardiser is None else standardiser.undo(x))
+    except ValueError as error:
+        raise ValueError(f"--corruption: {error}") from None

@@ -1,0 +1,137 @@
+"""The figures of an evaluation: what :mod:`stein.evaluate` returns in, a matplotlib figure out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from stein.report.plots import BAND, DATA, INK
+
+# Okabe and Ito's colours without their yellow: told apart by everybody, and on white. Dashes where they start again.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
+MARKERS = "osD^vPX"
+
+
+def reliability(bins: Mapping[str, Sequence[float]], ece: float) -> Figure:
+    """Accuracy over confidence for every bin that has points; below, how many points each has."""
+    figure = Figure(figsize=(4.4, 4.8), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
+    count, confidence, accuracy = (np.array(bins[name]) for name in ("points", "confidence", "accuracy"))
+    edges = np.linspace(0, 1, len(count) + 1)
+    some = count > 0
+    above.bar(
+        edges[:-1][some], accuracy[some], 1 / len(count), align="edge", color=BAND, alpha=0.45, ec="white", lw=0.5
+    )
+    above.plot([0, 1], [0, 1], color="#888888", lw=1, ls="--", label="as often right as sure")
+    above.plot(confidence[some], accuracy[some], "o-", color=INK, ms=3.5, lw=1.2, label=f"found: ECE {ece:.3f}")
+    above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
+    above.legend(loc="upper left", frameon=False, fontsize=9)
+    below.bar(edges[:-1], count, 1 / len(count), align="edge", color=INK, alpha=0.75, ec="white", lw=0.5)
+    below.set(xlabel="confidence (largest mean probability)", ylabel="points", yscale="log")
+    below.set_ylim(0.7, 2 * max(count.max(), 5))
+    _bare(above, below)
+    return figure
+
+
+def calibration(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]], perfect: bool = True) -> Figure:
+    """Accuracy on the most certain points, all of them on the left and the surest on the right, as the paper draws it.
+
+    Args:
+        panels: by the title of the panel (the paper has noise off on the left and on on the right), then by method:
+            ``points`` and ``accuracy``, and ``perfect``, which is drawn dashed in the method's colour.
+    """
+    figure = Figure(figsize=(5.2 * len(panels) + 0.4, 4.1), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    names = list(dict.fromkeys(name for methods in panels.values() for name in methods))
+    for axis, (title, methods) in zip(axes, panels.items(), strict=True):
+        for name, curve in methods.items():
+            colour, dashes = _look(names.index(name))
+            axis.plot(curve["points"], curve["accuracy"], color=colour, ls=dashes, lw=1.6, label=name)
+            if perfect and "perfect" in curve:
+                axis.plot(curve["points"], curve["perfect"], color=colour, lw=0.9, ls=":", alpha=0.8)
+        if perfect:
+            axis.plot([], [], color="#666666", lw=0.9, ls=":", label="perfect ranking")
+        last = max(curve["points"][-1] for curve in methods.values())
+        axis.set(xlim=(last, 1), xlabel="points answered, the most certain first", title=title)
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.grid(alpha=0.25, lw=0.6)
+    axes[0].set_ylabel("accuracy")
+    _bare(*axes)
+    _legend(figure, axes)
+    return figure
+
+
+def corruption(rows: Mapping[str, Sequence[Sequence[Mapping[str, float]]]]) -> Figure:
+    """Accuracy, ECE and AUROC over the width of the blur: mean and standard error (n - 1) over seeds.
+
+    Args:
+        rows: by method, for every seed the rows of :func:`stein.evaluate.corruption`.
+    """
+    shown = {"accuracy": "accuracy", "ece": "ECE", "auroc_h": "AUROC, blurred against clean"}
+    figure = Figure(figsize=(12, 3.7), layout="constrained")
+    axes = figure.subplots(1, len(shown))
+    for i, (name, seeds) in enumerate(rows.items()):
+        colour, dashes = _look(i)
+        sigmas = [row["sigma"] for row in seeds[0]]
+        for axis, key in zip(axes, shown, strict=True):
+            values = np.array([[row[key] for row in seed] for seed in seeds])
+            error = values.std(axis=0, ddof=1) / len(seeds) ** 0.5 if len(seeds) > 1 else None
+            axis.errorbar(sigmas, values.mean(axis=0), error, color=colour, ls=dashes, marker=MARKERS[i % len(MARKERS)],
+                          ms=4, lw=1.4, capsize=2.5, label=name)  # fmt: skip
+    for axis, words in zip(axes, shown.values(), strict=True):
+        axis.set(xlabel="standard deviation of the blur (pixels)", title=words, xlim=(0, None))
+        axis.grid(alpha=0.25, lw=0.6)
+    _bare(*axes)
+    if len(rows) > 1:
+        _legend(figure, axes)
+    return figure
+
+
+def entropies(inside: np.ndarray, outside: Mapping[str, np.ndarray]) -> Figure:
+    """Histograms of the entropy of the mean prediction, over log C: test points against points of other kinds."""
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axis = figure.subplots()
+    edges = np.linspace(0, 1, 41).tolist()
+    for i, (name, values) in enumerate({"test": inside, **outside}.items()):
+        colour = INK if i == 0 else (DATA, *COLOURS[2:4], COLOURS[6])[(i - 1) % 4]
+        weights = np.full(len(values), 1 / len(values))  # shares: the sets have different sizes
+        label = f"{name} ({len(values)} points)"
+        axis.hist(values, edges, weights=weights, color=colour, alpha=0.2, lw=0)
+        axis.hist(values, edges, weights=weights, color=colour, histtype="step", lw=1.5, label=label)
+    axis.set(xlabel="entropy / log C", ylabel="share of the points", xlim=(0, 1))
+    axis.legend(frameon=False)
+    _bare(axis)
+    return figure
+
+
+def intervals(coverage: Mapping[str, Sequence[float]]) -> Figure:
+    """How many targets the central intervals of a regression hold, over how many they should."""
+    figure = Figure(figsize=(4.2, 4), layout="constrained")
+    axis = figure.subplots()
+    axis.plot([0, 1], [0, 1], color="#888888", lw=1, ls="--", label="calibrated")
+    axis.plot(coverage["wanted"], coverage["found"], "o-", color=INK, ms=3.5, lw=1.4, label="found")
+    axis.set(xlabel="central interval", ylabel="share of targets inside", xlim=(0, 1), ylim=(0, 1.02))
+    axis.text(0.97, 0.05, "below the line: too sure", ha="right", color="#666666", fontsize=9)
+    axis.legend(loc="upper left", frameon=False)
+    _bare(axis)
+    return figure
+
+
+def _look(i: int) -> tuple[str, str]:
+    """A colour, and dashes from the second round of colours on."""
+    return COLOURS[i % len(COLOURS)], "-" if i < len(COLOURS) else "--"
+
+
+def _bare(*axes: Any) -> None:
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(figure: Figure, axes: Sequence[Any]) -> None:
+    """One for all panels, below them; every name once."""
+    found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    rows = -(-len(found) // int(figure.get_figwidth() / 1.35))
+    columns = -(-len(found) // rows)
+    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False)

@@ -1,0 +1,174 @@
+"""`stein evaluate` as a user meets it: a finished run in, numbers, curves and figures out."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import runs
+from stein import data
+from stein.experiments import evaluation
+
+CONFIG = """
+[data]
+file = "stripes.npz"
+test_fraction = 0.25
+standardise = true
+[method]
+name = "de"
+particles = 3
+[model]
+hidden = [8]
+[train]
+steps = 150
+[optimiser]
+learning_rate = 0.01
+[tracking]
+tensorboard = false
+"""
+
+
+def stripes(rows: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    """Images of 6 x 6 pixels, flat: horizontal stripes, or vertical ones; on a bright ground, with noise."""
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, rows)
+    images = np.stack(np.indices((6, 6)) % 2)[y] + random.normal(0, 0.3, (rows, 6, 6))
+    return (100 + 20 * images).reshape(rows, 36).astype(np.float32), y
+
+
+def read(path: Path) -> dict:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    folder = tmp_path_factory.mktemp("classifier")
+    x, y = stripes()
+    np.savez(folder / "stripes.npz", x=x, y=y)
+    np.save(folder / "same.npy", data.split(x, y, 0.25, 42)[1].x)
+    np.savez(folder / "noise.npz", np.random.default_rng(1).normal(100, 20, (80, 36)))
+    np.save(folder / "images.npy", np.zeros((5, 6, 6, 1), np.uint8))
+    trained = runs.run(
+        ["train", runs.write_config(folder, CONFIG), "--out", folder / "run", "--quiet", "--threads", "1"], cache
+    )
+    assert trained.returncode == 0, trained.stderr
+    return folder / "run"
+
+
+def test_a_classifier_with_other_points_and_blur(classifier: Path, cache: Path) -> None:
+    """The held-out numbers are those of training; the test points in a file of their own are like themselves. Sees the
+    wrong part of the data, other points that are not standardised, a blur of standardised pixels, and a JSON of NaN."""
+    folder = classifier.parent
+    given = [folder / "noise.npz", "same.npy"]
+    done = runs.run(["evaluate", classifier, "--ood", *given, "--corruption", "--data-dir", folder], cache)
+    assert done.returncode == 0, done.stderr
+    assert "auroc_md" in done.stdout
+    found, trained = read(classifier / "evaluation.json"), read(classifier / "metrics.json")
+    for name in ("accuracy", "nll", "nll_members"):
+        assert found[name] == pytest.approx(trained[f"test_{name}"], rel=1e-4)
+    assert (found["test_points"], found["members"]) == (50, 3)
+    assert found["same_auroc_h"] == found["same_auroc_md"] == 0.5
+    assert found["same_h_ratio"] == found["same_md_ratio"] == 1
+    assert found["auroc_h"] == found["noise_auroc_h"] > 0.6
+    assert found["blur_0.1_accuracy"] == found["accuracy"] > 0.9
+    assert found["blur_0.1_ece"] == pytest.approx(found["ece"], abs=1e-4)
+    assert found["blur_3_auroc_h"] > 0.6
+    curves = read(classifier / "curves.json")
+    assert list(curves["calibration"]) == ["noise", "same"]
+    assert [row["sigma"] for row in curves["corruption"]] == [0.1, 0.5, 1.0, 1.5, 2.0, 3.0]
+    names = ("reliability", "calibration", "entropies", "corruption")
+    assert {path.name for path in (classifier / "figures").iterdir()} == {f"{name}.png" for name in names}
+
+    again = runs.run(["evaluate", classifier], cache)  # leaves nothing behind of what was asked before
+    assert again.returncode == 0, again.stderr
+    assert "auroc_h" not in read(classifier / "evaluation.json")
+    assert not (classifier / "figures" / "corruption.png").exists()
+
+
+def test_a_regression(tmp_path: Path, cache: Path) -> None:
+    """With a learned sigma. Sees log sigma among the means, and targets that broadcast to a square."""
+    config = runs.write_config(tmp_path)
+    small = ["--set", "train.steps=200", "likelihood.sigma=learned", "evaluation.every=200", "--quiet"]
+    run = tmp_path / "run"
+    trained = runs.run(["train", config, *small, "--out", run], cache)
+    assert trained.returncode == 0, trained.stderr
+    done = runs.run(["evaluate", run], cache)
+    assert done.returncode == 0, done.stderr
+    found, last = read(run / "evaluation.json"), read(run / "metrics.json")
+    for name in ("rmse", "nll", "nll_members"):
+        assert found[name] == pytest.approx(last[f"test_{name}"], rel=1e-4)
+    assert 0 < found["crps"] < 2 * found["rmse"]
+    assert 0 <= found["coverage_50"] <= found["coverage_90"] <= found["coverage_95"] <= 1
+    assert [path.name for path in (run / "figures").iterdir()] == ["intervals.png"]
+    refused = runs.run(["evaluate", run, "--corruption"], cache)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert f"error: --corruption: is for classifiers; {run} is a regression" in refused.stderr
+
+
+def test_points_of_another_shape_are_exit_2(classifier: Path, cache: Path) -> None:
+    """Sees images that are silently made flat."""
+    images = classifier.parent / "images.npy"
+    refused = runs.run(["evaluate", classifier, "--ood", images], cache)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert f"error: {images}: images of shape (6, 6, 1); the run was trained on (36,)" in refused.stderr
+
+
+def test_data_that_changed_and_runs_that_are_not_finished(classifier: Path, tmp_path: Path, cache: Path) -> None:
+    """Exit 2 with one line. Sees an ensemble judged on data that it may have been trained on, and a standardiser that
+    is not the one of training."""
+    other = tmp_path / "other"
+    shutil.copytree(classifier, other)
+    x, y = stripes()
+    np.savez(tmp_path / "changed.npz", x=x + 1, y=y)
+    config = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(
+        config.replace(str(classifier.parent / "stripes.npz"), str(tmp_path / "changed.npz"))
+    )
+    changed = runs.run(["evaluate", other], cache)
+    assert (changed.returncode, changed.stderr.count("\n")) == (2, 1), changed.stderr
+    assert "its data are no longer those that it was trained on" in changed.stderr
+    (other / "metrics.json").unlink()
+    for folder, words in ((other, "not finished; `stein resume"), (tmp_path, "not a run")):
+        refused = runs.run(["evaluate", folder], cache)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert words in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "message"),
+    [
+        (None, "mnits", "--ood mnits: neither a .npy or .npz file nor one of far-from-the-ring"),
+        (None, "missing.npy", "missing.npy: no such file"),
+        (b"no array", "bad.npy", "bad.npy: cannot be read"),
+        (np.zeros((4, 3)), "three.npy", r"three.npy: rows of shape \(3,\); the run was trained on \(2,\)"),
+        (np.array([[1.0, np.nan]]), "nan.npy", "nan.npy: x.0, 1.: nan: must be finite"),
+        (np.zeros((0, 2)), "empty.npy", "empty.npy: x has shape"),
+        (np.array([["a", "b"]]), "text.npy", "text.npy: x has type <U1: must be numbers"),
+        ({"a": np.zeros((4, 2)), "b": np.zeros((4, 2))}, "two.npz", "two.npz: no array 'x'; it has a, b"),
+    ],
+)
+def test_other_points_that_cannot_be_used(content, given, message, tmp_path: Path) -> None:
+    """Every complaint names the file. Sees errors of NumPy instead."""
+    path = tmp_path / given
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, dict):
+        np.savez(path, **content)
+    elif content is not None:
+        np.save(path, content)
+    with pytest.raises(ValueError, match=message):
+        evaluation.ood_inputs(given, np.zeros((1, 2), np.float32), tmp_path)
+
+
+def test_other_points_are_found_by_name_and_by_file(tmp_path: Path) -> None:
+    """In the run's precision. Sees a name that is not known, and a folder that is not looked into."""
+    like = np.zeros((1, 2), np.float32)
+    assert evaluation.ood_inputs("far-from-the-ring", like).shape == (250, 2)
+    np.savez(tmp_path / "far.npz", x=np.ones((3, 2)), y=np.ones(3))
+    found = evaluation.ood_inputs("far.npz", like, tmp_path)
+    assert (found.tolist(), found.dtype) == ([[1, 1]] * 3, np.float32)
