@@ -1,6 +1,6 @@
 """The figures of an evaluation: what :mod:`stein.evaluate` returns in, a matplotlib figure out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,9 @@ from matplotlib.ticker import MaxNLocator
 
 from stein.report.plots import BAND, DATA, INK
 
-# Okabe and Ito's colours without their yellow: told apart by everybody, and on white. Dashes where they start again.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
-MARKERS = "osD^vPX"
+# Okabe and Ito's colours with grey for their yellow: told apart by everybody, and on white. Dashes in the second round.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00", "#8C8C8C")
+MARKERS = "osD^vPXh"
 
 
 def reliability(bins: Mapping[str, Sequence[float]], ece: float) -> Figure:
@@ -25,9 +25,9 @@ def reliability(bins: Mapping[str, Sequence[float]], ece: float) -> Figure:
         edges[:-1][some], accuracy[some], 1 / len(count), align="edge", color=BAND, alpha=0.45, ec="white", lw=0.5
     )
     above.plot([0, 1], [0, 1], color="#888888", lw=1, ls="--", label="as often right as sure")
-    above.plot(confidence[some], accuracy[some], "o-", color=INK, ms=3.5, lw=1.2, label=f"found: ECE {ece:.3f}")
+    above.plot(confidence[some], accuracy[some], "o", color=INK, ms=4, label=f"found: ECE {ece:.3f}")
     above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
-    above.legend(loc="upper left", frameon=False, fontsize=9)
+    _legend(figure, [above])
     below.bar(edges[:-1], count, 1 / len(count), align="edge", color=INK, alpha=0.75, ec="white", lw=0.5)
     below.set(xlabel="confidence (largest mean probability)", ylabel="points", yscale="log")
     below.set_ylim(0.7, 2 * max(count.max(), 5))
@@ -129,7 +129,7 @@ def _bare(*axes: Any) -> None:
         axis.spines[["top", "right"]].set_visible(False)
 
 
-def _legend(figure: Figure, axes: Sequence[Any]) -> None:
+def _legend(figure: Figure, axes: Iterable[Any]) -> None:
     """One for all panels, below them; every name once."""
     found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     rows = -(-len(found) // int(figure.get_figwidth() / 1.35))
