@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import runs
 from stein import data
@@ -108,6 +109,24 @@ def test_a_regression(tmp_path: Path, cache: Path) -> None:
     refused = runs.run(["evaluate", run, "--corruption"], cache)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert f"error: --corruption: is for classifiers; {run} is a regression" in refused.stderr
+
+
+def test_the_dead_have_nothing_to_say(classifier: Path, tmp_path: Path, cache: Path) -> None:
+    """A member that ended as NaN. Sees it in the mean, and in the count."""
+    run = tmp_path / "run"
+    shutil.copytree(classifier, run)
+    file = run / "ensemble.safetensors"
+    with safetensors.safe_open(file, "numpy") as saved:
+        about = json.loads(saved.metadata()["stein"])
+        arrays = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118
+    for array in arrays.values():
+        array[1] = np.nan
+    safetensors.numpy.save_file(arrays, file, {"stein": json.dumps(about | {"alive": [0, 2]})})
+    done = runs.run(["evaluate", run], cache)
+    assert done.returncode == 0, done.stderr
+    found = read(run / "evaluation.json")
+    assert found["members"] == 2
+    assert found["accuracy"] > 0.8
 
 
 def test_points_of_another_shape_are_exit_2(classifier: Path, cache: Path) -> None:
