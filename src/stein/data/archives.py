@@ -35,10 +35,12 @@ def members(path: Path, files: Sequence[File], unpacked: int, where: str) -> Ite
                     yield file, _content(archive, member, file, f"{where}: {member.name}")
                 if not wanted:  # what comes after is nobody's business
                     return
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, OverflowError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         with path.open("rb") as raw:
             web_page = sources.is_web_page(raw.read(64))
-        raise ValueError(f"{where}: is {'a web page' if web_page else f'truncated or damaged: {error}'}") from None
+        raise ValueError(
+            f"{where}: is {'a web page instead of data' if web_page else f'truncated or damaged: {error}'}"
+        ) from None
     raise ValueError(f"{where}: has no {', '.join(wanted)}; {WRONG}")
 
 

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from stein import __version__, durable
 from stein.data import archives, sources
@@ -86,21 +87,28 @@ def download(files: Sequence[File], root: Path, progress: Progress | None = None
 @contextlib.contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     """One process at a time; the others wait, and then find the work done."""
-    while True:
-        lock.parent.mkdir(parents=True, exist_ok=True)
+    while (file := _claimed(lock)) is None:
+        pass
+    with file:
         try:
-            file = lock.open("ab")
-        except FileNotFoundError:  # the directory was tidied away just now
-            continue
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not (lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat())):
-                continue  # whoever had it has removed it, and others may hold a new one
-            try:
-                yield
-            finally:
-                lock.unlink(missing_ok=True)
-            return
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _claimed(lock: Path) -> IO[bytes] | None:
+    """The lock, as soon as it is free; None if whoever had it tidied it or its directory away, and others may hold a
+    new one."""
+    lock.parent.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        lock.parent.mkdir()
+    with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+        file = stack.enter_context(lock.open("ab"))
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+            stack.pop_all()
+            return file
+    return None
 
 
 def _from_some_mirror(
@@ -149,8 +157,6 @@ def _connect(url: str, wanted: Download, part: Path, progress: Progress | None) 
     """One connection: what is missing of ``part``, or all of it where the server cannot start in the middle."""
     done = part.stat().st_size if part.exists() else 0
     with _answer(url, done, part) as answer:
-        if answer.headers.get_content_type() == "text/html":
-            raise ValueError(f"{url}: is a web page instead of data")
         if answer.status != 206:
             done = 0
         expected = None if answer.length is None else done + answer.length
