@@ -112,50 +112,90 @@ def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 6000) -> None:
     print("look at the gap between the two clouds of points, where nothing was seen: HMC is the right answer")
 
 
-Preset = Literal["smoke", "paper", "corrected"]
+Preset = Literal["smoke", "laptop", "paper", "corrected"]
+TABLES = ("table1", "table2", "digits")
 
 
 def reproduce(
-    what: Positional[Literal["fig1", "fig-stochastic", "ablation", "hmc"]],
+    what: Positional[Literal["fig1", "fig-stochastic", "ablation", "hmc", "table1", "table2", "digits"]],
     *,
-    preset: Preset = "paper",
+    preset: Annotated[Preset | None, tyro.conf.arg(metavar="PRESET")] = None,
     tasks: tuple[Literal["regression", "classification"], ...] = ("regression", "classification"),
-    methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL ...")] = (),
+    methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ROW ...")] = (),
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = (),
     out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
     workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
 ) -> None:
-    """Make the paper's toy figures again, with numbers, or the posterior that they are compared with.
+    """Make the paper's figures and tables again, or the posterior that the toy figures are compared with.
 
-    fig1 and fig-stochastic train every method on both tasks with five seeds; what is finished is kept, so that the same
-    command goes on after an interruption. hmc runs the long chains of the reference.
+    What is finished is kept, and what is half done is resumed: the same command goes on after an interruption.
 
     Args:
-        what: fig1 (deterministic), fig-stochastic, ablation (fw-SVGD, one setting changed at a time), or hmc.
-        preset: smoke (a minute), paper (the paper's settings), corrected (what we recommend).
-        tasks: one of the two, or both.
-        methods: only these rows of the table, as "fw-SVGD, exact".
+        what: fig1 (deterministic) and fig-stochastic: every method on the toy tasks; ablation: fw-SVGD with one setting
+            changed at a time; hmc: the long chains of the reference; table1: FashionMNIST against MNIST; table2:
+            CIFAR-10 against SVHN; digits: the rows of the tables on scikit-learn's digits. Tables come with their
+            learning, calibration and corruption curves.
+        preset: smoke (minutes), laptop (tables only: two cores, an hour or two), paper (the paper's settings),
+            corrected (the right noise; for fig1 what we recommend). Unless given paper, but laptop for table1 and 2.
+        tasks: of the toy figures, one of the two, or both.
+        methods: only these rows: "fw-SVGD, exact" in toy figures, h-svgd-l or h-svgd-l-stochastic in tables.
         seeds: other training seeds than 38 to 42.
-        out: directory of the results; results/fig1 and the like unless given.
+        out: directory of the results; results/fig1, results/table1-laptop and the like unless given.
         workers: processes that train at the same time, of one thread each; one for each CPU unless given.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"--workers = {workers}: must be at least 1")
-    if what == "hmc":
+    workers = workers or os.cpu_count() or 1
+    preset = preset or ("laptop" if what in ("table1", "table2") else "paper")
+    folder = out or pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
+    if what in TABLES:
+        _reproduce_table(what, preset, methods, seeds, folder, workers)
+    elif preset == "laptop":
+        raise ValueError(f"--preset laptop: is for tables; {what} has smoke, paper and corrected")
+    elif what == "hmc":
         _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
-        return
+    else:
+        _reproduce_figure(what, preset, tasks, methods, seeds, folder, workers)
+
+
+def _reproduce_figure(
+    what: str,
+    preset: str,
+    tasks: Sequence[str],
+    labels: Sequence[str],
+    seeds: Sequence[int],
+    folder: pathlib.Path,
+    workers: int,
+) -> None:
     with terminal.status("Importing JAX"):
-        from stein.experiments import figures as experiment
+        from stein.experiments import figures
         from stein.experiments.run import use_compilation_cache
     use_compilation_cache()
-    folder = out or pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
-    cells = experiment.missing_cells(what, preset, folder, tasks, methods, seeds)
+    cells = figures.missing_cells(what, preset, folder, tasks, labels, seeds)
     with terminal.bars() as bars:
-        experiment.run_cells(folder, cells, min(workers or os.cpu_count() or 1, max(len(cells), 1)), bars)
+        figures.run_cells(folder, cells, min(workers, max(len(cells), 1)), bars)
     with terminal.status("Comparing with the posterior"):
-        experiment.write(what, preset, folder, seeds)
+        figures.write(what, preset, folder, seeds)
     print((folder / "table.md").read_text())
     print(f"in {folder}: table.md, table.json (every seed) and the figure")
+
+
+def _reproduce_table(
+    what: str, preset: Preset, rows: Sequence[str], seeds: Sequence[int], folder: pathlib.Path, workers: int
+) -> None:
+    from stein.experiments import protocols
+
+    protocols.rows(what, rows)  # before JAX: a name that is not there is said at once
+    with terminal.status("Importing JAX"):
+        from stein.experiments import tables
+        from stein.experiments.run import use_compilation_cache
+    use_compilation_cache()
+    with terminal.bars() as bars:
+        tables.make(folder, tables.cells(what, preset, rows, seeds), workers, bars)
+    with terminal.status("Drawing"):
+        tables.write(folder, tables.cells(what, preset, (), seeds), f"stein reproduce {what} --preset {preset}")
+    print((folder / "table.md").read_text())
+    print(f"in {folder}: table.md, table.tex, table.json (every seed), about.json and the figures")
 
 
 def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:
@@ -244,9 +284,10 @@ def evaluate(
 
     Args:
         folder: the directory of the run.
-        ood: points of other kinds, as .npy or .npz files with inputs like the run's own, or a built-in set by name.
+        ood: points of other kinds: .npy or .npz files with inputs like the run's own; for images also mnist, svhn and
+            the like, or other-classes, those that data.classes leaves out.
         corruption: also blur the test images, at six intensities.
-        data_dir: where files are looked for that are not in the working directory.
+        data_dir: where these are looked for first.
         threads: CPU threads; all there are unless given.
         cache: keep compiled programs in the user's cache directory.
     """
@@ -256,7 +297,6 @@ def evaluate(
     if not folders.is_finished(folder):
         raise ValueError(f"{folder}: not finished; `stein resume {folder}` goes on with it")
     _use_threads(threads)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with folders.claimed(folder, new=False):
         with terminal.status("Importing JAX"):
             from stein.experiments import evaluation, run

@@ -10,7 +10,8 @@ import numpy as np
 import optax
 
 from stein import data, ensembles, functional_priors, kernels, likelihoods, models, priors, rules, schedules, targets
-from stein.experiments.schema import WITH_WEIGHT_DECAY, Config
+from stein.experiments import images
+from stein.experiments.schema import IMAGES, WITH_WEIGHT_DECAY, Config, Data
 from stein.types import Model
 
 BUILT_IN: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
@@ -27,8 +28,7 @@ ACTIVATIONS: dict[str, Callable] = {
 }
 PRIORS: dict[str, Callable[[float], priors.Prior]] = {"normal": priors.normal, "laplace": priors.laplace}
 KERNELS: dict[str, Callable[[Any], kernels.Kernel]] = {"rbf": kernels.rbf, "imq": kernels.imq}
-FUNCTIONAL_PRIORS: dict[str, Callable[[], functional_priors.FunctionalPrior]] = {
-    "none": functional_priors.none,
+FUNCTIONAL_PRIORS: dict[str, Callable[..., functional_priors.FunctionalPrior]] = {
     "ssge": functional_priors.ssge,
     "moment-matched": functional_priors.moment_matched,
 }
@@ -85,7 +85,7 @@ def assemble(config: Config) -> Parts:
         PRIORS[config.prior.name](config.prior.scale),
         len(x),
         measurement=targets.Measurement(config.method.measurement),
-        functional_prior=FUNCTIONAL_PRIORS[config.method.functional_prior](),
+        functional_prior=_functional_prior(config),
     )
     algorithm = ensembles.build(
         config.method.name,
@@ -113,6 +113,20 @@ def assemble(config: Config) -> Parts:
 def load(config: Config) -> Loaded:
     """Read, hold out, standardise and cast, in this order."""
     section = config.data
+    train, test = images.load(section, config.model.name == "mlp") if section.name in IMAGES else _points(section)
+    standardiser = data.standardiser(train.x) if section.standardise else None
+    precision = np.dtype(config.train.precision)
+
+    def ready(part: data.Arrays) -> data.Arrays:
+        x = part.x if standardiser is None else standardiser(part.x)
+        y = part.y.astype(precision if np.issubdtype(part.y.dtype, np.floating) else np.int32)
+        return data.Arrays(x.astype(precision, copy=False), y, part.labels)
+
+    return Loaded(ready(train), ready(test) if len(test.x) else None, standardiser)
+
+
+def _points(section: Data) -> tuple[data.Arrays, data.Arrays]:
+    """Training and test points of a built-in set or the user's own."""
     if section.name:
         arrays = data.Arrays(*BUILT_IN[section.name](section.seed))
     elif section.file:
@@ -120,15 +134,7 @@ def load(config: Config) -> Loaded:
     else:
         arrays = data.load_pair(section.inputs, section.targets)
     train, test = data.split(arrays.x, arrays.y, section.test_fraction, section.seed)
-    standardiser = data.standardiser(train.x) if section.standardise else None
-    precision = np.dtype(config.train.precision)
-
-    def ready(part: data.Arrays) -> data.Arrays:
-        x = part.x if standardiser is None else standardiser(part.x)
-        y = part.y.astype(precision if np.issubdtype(part.y.dtype, np.floating) else np.int32)
-        return data.Arrays(x.astype(precision), y, arrays.labels)
-
-    return Loaded(ready(train), ready(test) if len(test.x) else None, standardiser)
+    return train._replace(labels=arrays.labels), test._replace(labels=arrays.labels)
 
 
 def _likelihood(config: Config, y: np.ndarray) -> likelihoods.Likelihood:
@@ -167,6 +173,15 @@ def _wide(model: Model) -> Model:
         return jax.tree.map(lambda leaf: leaf.astype(jnp.float64), model.init(key))
 
     return Model(init, model.apply)
+
+
+def _functional_prior(config: Config) -> functional_priors.FunctionalPrior:
+    section = config.method
+    if section.functional_prior == "none":
+        return functional_priors.none()
+    draws = None if section.prior_draws == "auto" else section.prior_draws
+    prior = FUNCTIONAL_PRIORS[section.functional_prior](draws=draws)
+    return functional_priors.on_points(prior, section.prior_points) if section.prior_points else prior
 
 
 def _learning_rate(config: Config) -> float | schedules.Schedule:

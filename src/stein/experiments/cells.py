@@ -8,7 +8,7 @@ import itertools
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, wait
 from typing import TypeVar
 
 import numpy as np
@@ -21,25 +21,26 @@ Begin = Callable[[str, int], Callable[[int], None]]
 Cell = TypeVar("Cell")
 
 
-def in_processes(work: Callable[[Cell], None], cells: Sequence[Cell], workers: int, begin: Begin) -> None:
+def in_processes(work: Callable[[Cell], None], cells: Sequence[Cell], workers: int, watch: Callable[[], None]) -> None:
     """``work`` on every cell, in so many processes of one thread each.
 
     A cell that fails does not keep the others from being finished; its error is raised when they are.
+
+    Args:
+        watch: called every second, to show how far they are.
     """
     os.environ["NPROC"] = "1"  # read by XLA in the processes that are started below
-    tick = begin(f"{len(cells)} ensembles", len(cells))
-    failed: list[BaseException] = []
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), use_compilation_cache) as pool:
-        waiting = [pool.submit(work, cell) for cell in cells]
+        futures = [pool.submit(work, cell) for cell in cells]
         try:
-            for done, future in enumerate(as_completed(waiting), start=1):
-                failed += filter(None, [future.exception()])
-                tick(done)
-        except KeyboardInterrupt:
+            while wait(futures, timeout=1).not_done:
+                watch()
+        except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    if failed:
-        raise failed[0]
+    watch()
+    for error in filter(None, (future.exception() for future in futures)):
+        raise error
 
 
 def summary(rows: Iterable[Numbers]) -> dict[str, tuple[float, float | None]]:

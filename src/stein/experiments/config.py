@@ -21,6 +21,7 @@ import tomli_w
 
 from stein.experiments.schema import (
     FUNCTIONAL,
+    IMAGES,
     KEYS,
     NEVER_STOCHASTIC,
     SECTIONS,
@@ -80,8 +81,14 @@ def dump(config: Config) -> str:
 
 
 def fingerprint(config: Config) -> str:
-    """SHA-256 of the dump, in hexadecimal."""
-    return hashlib.sha256(dump(config).encode()).hexdigest()
+    """SHA-256 of what is not a default, in hexadecimal: a later version's new keys do not change it."""
+    chosen = {
+        f"{section}.{key}": value
+        for section, keys in msgspec.to_builtins(config).items()
+        for key, value in keys.items()
+        if value != msgspec.to_builtins(KEYS[section][key].default)
+    }
+    return hashlib.sha256(tomli_w.dumps(chosen).encode()).hexdigest()
 
 
 def _read(path: Path, where: str) -> bytes:
@@ -216,6 +223,12 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
         yield "data.target", "is missing; must be the name of the target column"
     if data.target and not has_columns:
         yield "data.target", "must be empty: only .csv and .parquet files have named columns"
+    if data.name not in IMAGES:
+        for key in ("folder", "classes", "validate"):
+            if getattr(data, key):
+                yield f"data.{key}", f"is for images by name; data.name must be one of {', '.join(IMAGES)}"
+    if len(set(data.classes)) != len(data.classes):
+        yield "data.classes", f"got {list(data.classes)}; a class is there twice"
 
 
 def _method_conflicts(config: Config) -> Iterator[tuple[str, str]]:
@@ -238,7 +251,7 @@ def _method_conflicts(config: Config) -> Iterator[tuple[str, str]]:
 
 def _absolute(data: Data, path: Path, where: str) -> Data:
     """Paths relative to the config's folder, made absolute."""
-    given = {key: getattr(data, key) for key in ("file", "inputs", "targets") if getattr(data, key)}
+    given = {key: getattr(data, key) for key in ("file", "inputs", "targets", "folder") if getattr(data, key)}
     resolved = {key: os.path.realpath(path.parent / value) for key, value in given.items()}
     for key, value in resolved.items():
         try:

@@ -16,7 +16,9 @@ from stein import checkpoint, data, durable, evaluate, predict
 from stein.data import corruptions
 from stein.experiments import config as configs
 from stein.experiments import folder as folders
+from stein.experiments import images
 from stein.experiments.assemble import Parts, assemble
+from stein.experiments.schema import IMAGES, Data
 from stein.metrics import uncertainty
 from stein.report import evaluation as figures
 from stein.types import Particles
@@ -67,25 +69,28 @@ def load(folder: Path) -> Finished:
     return Finished(config, parts, predict.living(particles, jnp.asarray(alive)))
 
 
-def ood_inputs(name_or_file: str, like: np.ndarray, data_dir: Path | None = None) -> np.ndarray:
-    """Inputs of another kind, as the run's own are before they are standardised.
+def ood_inputs(name_or_file: str, section: Data, like: np.ndarray) -> tuple[np.ndarray, str]:
+    """Inputs of another kind, as the run's own are before they are standardised, and what must be said of them.
 
     Args:
-        name_or_file: a set of :data:`OUTSIDE`, or a ``.npy`` or ``.npz`` file.
+        name_or_file: a set of :data:`OUTSIDE`, a ``.npy`` or ``.npz`` file, or, where the run learns images by name,
+            the name of another set, or ``other-classes``.
+        section: the run's data.
         like: the inputs that the run was trained on: one of the new ones must have their shape.
-        data_dir: where a file is looked for that is not in the working directory.
     """
+    note = ""
     if name_or_file in OUTSIDE:
         x = OUTSIDE[name_or_file]()
+    elif section.name in IMAGES:
+        x, note = images.outside(name_or_file, section, flat=like.ndim == 2)
     elif Path(name_or_file).suffix.lower() in (".npy", ".npz"):
-        path = Path(name_or_file)
-        x = data.load_inputs(data_dir / path if data_dir and not path.exists() else path)
+        x = data.load_inputs(Path(name_or_file))
     else:
         raise ValueError(f"--ood {name_or_file}: neither a .npy or .npz file nor one of {', '.join(OUTSIDE)}")
     if x.shape[1:] != like.shape[1:]:
         kind = "images" if x.ndim in (3, 4) else "rows"
         raise ValueError(f"{name_or_file}: {kind} of shape {x.shape[1:]}; the run was trained on {like.shape[1:]}")
-    return x.astype(like.dtype)
+    return x.astype(like.dtype, copy=False), note
 
 
 def run(
@@ -100,9 +105,10 @@ def run(
     test = finished.parts.data.test
     if test is None:
         raise ValueError(f"{folder}: has no held-out points to evaluate on (data.test_fraction = 0)")
-    about = {"test_points": len(test.x), "members": len(jax.tree.leaves(finished.particles)[0])}
+    about: dict[str, Any] = {"test_points": len(test.x), "members": len(jax.tree.leaves(finished.particles)[0])}
     if finished.parts.likelihood.name == "categorical":
-        numbers, curves, drawn = _classification(finished, test, _named_sets(finished, ood, data_dir), corruption)
+        others, about["note"] = _named_sets(finished, ood, data_dir)
+        numbers, curves, drawn = _classification(finished, test, others, corruption)
     else:
         for option, given in (("--ood", ood), ("--corruption", corruption)):
             if given:
@@ -143,18 +149,23 @@ def _is_same(now: data.Standardiser | None, then: dict[str, Any] | None) -> bool
     return all(a.shape == b.shape and np.allclose(a, b, rtol=1e-6) for a, b in pairs)
 
 
-def _named_sets(finished: Finished, ood: Sequence[str], data_dir: Path | None) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
+def _named_sets(finished: Finished, ood: Sequence[str], data_dir: Path | None) -> tuple[dict[str, np.ndarray], str]:
+    section, found, notes = finished.config.data, {}, []
+    if data_dir is not None:
+        section = msgspec.structs.replace(section, folder=str(data_dir))
     for given in ood:
         name = Path(given).stem
         if name in found:
             raise ValueError(f"--ood {given}: there are two sets called {name!r}")
-        found[name] = _standardised(finished, ood_inputs(given, finished.parts.data.train.x, data_dir))
-    return found
+        path = given if data_dir is None or not (data_dir / given).is_file() else str(data_dir / given)
+        x, note = ood_inputs(path, section, finished.parts.data.train.x)
+        found[name] = _standardised(finished, x)
+        notes += [note] if note else []
+    return found, "; ".join(notes)
 
 
 def _classification(finished: Finished, test: data.Arrays, others: dict[str, np.ndarray], corruption: bool) -> tuple:
-    images = _images(finished, test.x) if corruption else None  # complaints come before work
+    clean = _images(finished, test.x) if corruption else None  # complaints come before work
     said = _predict(finished, test.x)
     outside = {name: _predict(finished, x) for name, x in others.items()}
     numbers = evaluate.classification(said, test.y, outside)
@@ -166,12 +177,12 @@ def _classification(finished: Finished, test: data.Arrays, others: dict[str, np.
         "calibration": figures.calibration({method: curves["calibration"]}),
         "entropies": figures.entropies(uncertainty.entropy(said.mean(axis=0, dtype=float)), entropies),
     }
-    if images is not None:
+    if clean is not None:
 
-        def predict_images(images: np.ndarray) -> np.ndarray:
-            return _predict(finished, _standardised(finished, images.reshape(test.x.shape)))
+        def predict_images(blurred: np.ndarray) -> np.ndarray:
+            return _predict(finished, _standardised(finished, blurred.reshape(test.x.shape)))
 
-        rows = evaluate.corruption(predict_images, images, test.y)
+        rows = evaluate.corruption(predict_images, clean, test.y)
         curves["corruption"] = rows
         numbers |= {f"blur_{row['sigma']:g}_{key}": row[key] for row in rows for key in row if key != "sigma"}
         drawn["corruption"] = figures.corruption({method: [rows]})

@@ -127,7 +127,11 @@ def run_cells(folder: Path, names: Sequence[Cell], workers: int, begin: Begin) -
             tick = begin(cell.words(), steps_of(task, variant, size))
             _run_and_save(folder, cell, [partial(_told, tick)])
         return
-    in_processes(partial(_run_and_save, folder), names, workers, begin)
+    tick = begin(f"{len(names)} ensembles", len(names))
+    paths = [cell_path(folder, cell.task, cell.label, cell.seed) for cell in names]
+    in_processes(
+        partial(_run_and_save, folder), names, workers, watch=lambda: tick(sum(path.exists() for path in paths))
+    )
 
 
 def _found(cell: Cell) -> tuple[Task, Variant, Size]:

@@ -26,6 +26,7 @@ MethodName = Literal[
     "de", "sgld", "psgld", "w-svgd", "f-svgd", "fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s",
     "hp-svgd", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob",
 ]  # fmt: skip
+IMAGES = ("digits", "fashion-mnist", "mnist", "cifar10")
 FUNCTIONAL = ("f-svgd", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob")
 NEVER_STOCHASTIC = ("de", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", *FUNCTIONAL)
 WITH_REPULSION = ("fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s", "hp-svgd")
@@ -35,7 +36,10 @@ WITH_WEIGHT_DECAY = ("adamw", "lamb", "lion")
 class Data(Struct, frozen=True):
     """What to learn from: a built-in set by name, one file, or a pair of files."""
 
-    name: Annotated[Literal["", "regression-1d", "classification-2d"], about("built-in data set")] = ""
+    name: Annotated[
+        Literal["", "regression-1d", "classification-2d", "digits", "fashion-mnist", "mnist", "cifar10"],
+        about("a data set by name; `stein data list` says where the images are"),
+    ] = ""
     file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths start at this file's folder")] = ""
     inputs: Annotated[Text, about(".npy file of the inputs, a row for each point")] = ""
     targets: Annotated[Text, about(".npy file of the targets, goes with inputs")] = ""
@@ -43,6 +47,14 @@ class Data(Struct, frozen=True):
     test_fraction: Annotated[float, about("fraction of the points held out for evaluation", ge=0, lt=1)] = 0.1
     standardise: Annotated[bool, about("shift and scale every input to mean 0 and standard deviation 1")] = False
     seed: Annotated[Seed, about("seed of the held-out points, and of built-in sets")] = 42
+    folder: Annotated[Text, about("where images by name are looked for first, in torchvision's folders")] = ""
+    classes: Annotated[
+        tuple[Annotated[int, Meta(ge=0, le=999)], ...],
+        about("learn only these classes of the images, renumbered from 0; empty: all", max_length=1000),
+    ] = ()
+    validate: Annotated[
+        bool, about("hold out some training images, as test_fraction says, and leave the test images alone")
+    ] = False
 
 
 class Method(Struct, frozen=True):
@@ -71,6 +83,13 @@ class Method(Struct, frozen=True):
     functional_prior: Annotated[
         Literal["none", "ssge", "moment-matched"], about("prior over functions, read by the functional methods only")
     ] = "none"
+    prior_draws: Annotated[
+        Literal["auto"] | Annotated[int, Meta(ge=2, le=10**6)],
+        about("networks drawn from the prior in every step, for the functional prior; auto: twice the members, or 100"),
+    ] = "auto"
+    prior_points: Annotated[
+        int, about("points of a batch at which the functional prior is taken, drawn anew; 0: all", ge=0, le=10**6)
+    ] = 0
     measurement: Annotated[
         Literal["batch", "independent"],
         about("where kernels of functions look: the gradient's batch, or one drawn on its own (unbiased with noise)"),

@@ -63,6 +63,28 @@ def calibration(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]
     return figure
 
 
+def learning(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) -> Figure:
+    """Held-out accuracy over training steps, so that budgets can be judged: a curve that still rises is not done.
+
+    Args:
+        panels: by the title of the panel, then by method: rows with ``step`` and ``test_accuracy``.
+    """
+    figure = Figure(figsize=(5.2 * len(panels) + 0.4, 4.1), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    names = list(dict.fromkeys(name for methods in panels.values() for name in methods))
+    for axis, (title, methods) in zip(axes, panels.items(), strict=True):
+        for name, rows in methods.items():
+            colour, dashes = _look(names.index(name))
+            axis.plot(*zip(*((row["step"], row["test_accuracy"]) for row in rows), strict=True), color=colour,
+                      ls=dashes, lw=1.6, label=name)  # fmt: skip
+        axis.set(xlabel="training steps", title=title, xlim=(0, None))
+        axis.grid(alpha=0.25, lw=0.6)
+    axes[0].set_ylabel("accuracy on test points")
+    _bare(*axes)
+    _legend(figure, axes)
+    return figure
+
+
 def corruption(rows: Mapping[str, Sequence[Sequence[Mapping[str, float]]]]) -> Figure:
     """Accuracy, ECE and AUROC over the width of the blur: mean and standard error (n - 1) over seeds.
 

@@ -1,0 +1,61 @@
+"""The images that a run learns, and those that it has never seen."""
+
+from typing import Literal
+
+import numpy as np
+
+from stein import data
+from stein.experiments.schema import Data
+
+OTHER_CLASSES = "other-classes"  # of the run's own data set
+MOST_OUTSIDE = 10_000  # points that are out of distribution: the paper's number
+
+
+def load(section: Data, flat: bool) -> tuple[data.Arrays, data.Arrays]:
+    """Training and test images of the chosen classes, pixels from 0 to 1.
+
+    The first 5,000 of CIFAR-10's training images are never trained on, as in the paper: they are for validation.
+    """
+    train = _learned(section, "train", flat)
+    if section.name == "cifar10":
+        validation, train = (data.Arrays(train.x[at], train.y[at]) for at in (slice(5000), slice(5000, None)))
+        return train, validation if section.validate else _learned(section, "test", flat)
+    if section.validate:
+        return data.split(train.x, train.y, section.test_fraction, section.seed)
+    return train, _learned(section, "test", flat)
+
+
+def outside(name: str, section: Data, flat: bool) -> tuple[np.ndarray, str]:
+    """Images that are out of distribution for a run, and what must be said of them.
+
+    Args:
+        name: a data set, of which the test images are taken, or ``other-classes``: all images of the run's own set of
+            classes that it does not learn.
+        section: the run's data.
+    """
+    if name == OTHER_CLASSES:
+        if not section.classes:
+            raise ValueError(f"--ood {name}: the run learns all classes of its data (data.classes is empty)")
+        parts = [data.load_images(section.name, part, section.folder or None) for part in ("train", "test")]
+        return np.concatenate([data.to_floats(p, flat)[~np.isin(_classes(p), section.classes)] for p in parts]), ""
+    found = data.load_images(name, "test", section.folder or None)
+    return data.to_floats(found._replace(x=found.x[:MOST_OUTSIDE]), flat), found.note
+
+
+def _learned(section: Data, part: Literal["train", "test"], flat: bool) -> data.Arrays:
+    found = data.load_images(section.name, part, section.folder or None)
+    x, y = data.to_floats(found, flat), _classes(found)
+    if not section.classes:
+        return data.Arrays(x, y)
+    missing = sorted(set(section.classes) - set(y.tolist()))
+    if missing:
+        raise ValueError(f"data.classes: {section.name} has no class {missing[0]}")
+    learned = np.isin(y, section.classes)
+    order = np.argsort(section.classes)  # renumbered as they are listed
+    return data.Arrays(x[learned], order[np.searchsorted(section.classes, y[learned], sorter=order)])
+
+
+def _classes(found: data.Images) -> np.ndarray:
+    if found.y is None:
+        raise ValueError(f"{found.name}: has no labels; it can only be out of distribution")
+    return found.y

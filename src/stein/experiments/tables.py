@@ -1,0 +1,244 @@
+"""The paper's image tables: every row a run that can be resumed, judged at its end, beside the paper's numbers.
+
+::
+
+    cells/h-svgd-l-42/    a run directory, with evaluation.json and curves.json; not for committing
+    table.json            a list: one row and seed each
+    table.md, table.tex   means and standard errors beside the paper's
+    about.json            the command, the config of every row, how long it took
+    learning.png, calibration.png, corruption.png
+"""
+
+import csv
+import io
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from stein import durable
+from stein.experiments import config as configs
+from stein.experiments import evaluation, protocols, run, signals
+from stein.experiments import folder as folders
+from stein.experiments.cells import Begin, in_processes, summary, with_error
+from stein.experiments.protocols import Preset, Row
+from stein.report import evaluation as figures
+
+SHOWN = {
+    "accuracy": ("accuracy", 3), "auroc_h": ("AUROC(H)", 3), "auroc_md": ("AUROC(MD)", 3), "h_ratio": ("Ho/Ht", 2),
+    "md_ratio": ("MDo/MDt", 2), "ece": ("ECE", 3), "nll_paper": ("NLL, paper's", 3), "nll": ("NLL", 3),
+}  # fmt: skip
+
+
+class Cell(NamedTuple):
+    """One run of a table: what a process needs to know to make it."""
+
+    table: str
+    preset: Preset
+    row: Row
+    seed: int
+
+    def place(self, folder: Path) -> Path:
+        return folder / "cells" / f"{self.row.name}-{self.seed}"
+
+
+def cells(table: str, preset: Preset, methods: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[Cell]:
+    """The cells of a table; every row's first seed before any row's second."""
+    chosen = protocols.rows(table, methods)
+    return [
+        Cell(table, preset, row, seed)
+        for seed in (seeds or protocols.protocol(table, preset).seeds)
+        for row in chosen
+    ]  # fmt: skip
+
+
+def make(folder: Path, wanted: Sequence[Cell], workers: int, begin: Begin) -> None:
+    """Train and judge what is not finished yet, in so many processes; with one, its progress bar is shown."""
+    missing = [cell for cell in wanted if not (cell.place(folder) / "evaluation.json").exists()]
+    if workers == 1:
+        for cell in missing:
+            make_cell(folder, cell, show=True)
+    elif missing:
+        steps = protocols.protocol(missing[0].table, missing[0].preset).steps
+        tick = begin(f"{len(missing)} ensembles", len(missing) * steps)
+        work, workers = partial(make_cell, folder), min(workers, len(missing))
+        in_processes(work, missing, workers, watch=lambda: tick(_steps(folder, missing)))
+
+
+def make_cell(folder: Path, cell: Cell, show: bool = False) -> None:
+    """Train one run to its end, from wherever it was, and judge it."""
+    place = cell.place(folder)
+
+    def warn(message: str) -> None:
+        print(f"warning: {place.name}: {message}", file=sys.stderr)
+
+    new, begun = not (place / "config.toml").exists(), time.monotonic()
+    with folders.claimed(place, new), signals.requests() as requests:
+        try:
+            if new:
+                config = protocols.config(cell.table, cell.preset, cell.row, cell.seed)
+                run.start(config, place, requests, show, warn)
+            elif not folders.is_finished(place):
+                run.resume(place, requests, show, warn)
+        finally:
+            _add_seconds(place, time.monotonic() - begun)
+        evaluation.run(place, protocols.protocol(cell.table, cell.preset).outside, corruption=True)
+
+
+def _steps(folder: Path, wanted: Sequence[Cell]) -> int:
+    """How many steps have been made for these cells."""
+    return sum(folders.read_json(cell.place(folder) / "progress.json").get("step", 0) for cell in wanted)
+
+
+def _add_seconds(place: Path, seconds: float) -> None:
+    """How long training took, over all the times that it was begun again."""
+    path = place / "seconds.json"
+    if place.exists():
+        folders.write_json(path, {"seconds": folders.read_json(path).get("seconds", 0.0) + seconds})
+
+
+# -- what a table shows ---------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
+    """The tables and figures of the cells that are finished."""
+    finished = [cell for cell in wanted if (cell.place(folder) / "evaluation.json").exists()]
+    if not finished:
+        raise ValueError(f"{folder}: no run of this table is finished")
+    found = [_row(folder, cell) for cell in finished]
+    _write(folder / "table.json", json.dumps(found, indent=1))
+    published = _published(finished[0].table)
+    _write(folder / "table.md", markdown(found, published))
+    _write(folder / "table.tex", latex(found, published))
+    about = {
+        "command": command,
+        "note": sorted({row["note"] for row in found if row["note"]}),
+        "seconds": sum(row["seconds"] for row in found),
+        "configs": {
+            cell.row.name: msgspec.to_builtins(configs.load(cell.place(folder) / "config.toml"))
+            for cell in {cell.row: cell for cell in finished}.values()
+        },
+    }
+    _write(folder / "about.json", json.dumps(about, indent=1))
+    draw(folder, finished)
+
+
+def _row(folder: Path, cell: Cell) -> dict[str, Any]:
+    place = cell.place(folder)
+    numbers, trained = folders.read_json(place / "evaluation.json"), folders.read_json(place / "metrics.json")
+    about = {"method": cell.row.method, "stochastic": cell.row.stochastic, "seed": cell.seed, "label": cell.row.label}
+    spent = {"steps": trained["steps"], "members": numbers.pop("members"), "note": numbers.pop("note", "")}
+    return about | spent | {"seconds": round(folders.read_json(place / "seconds.json")["seconds"], 1)} | numbers
+
+
+def _published(table: str) -> dict[tuple[str, bool], dict[str, float]]:
+    """The paper's numbers by label and noise; none for the digits."""
+    path = resources.files("stein.experiments") / "published" / f"{table}.csv"
+    if not path.is_file():
+        return {}
+    rows = {}
+    for line in csv.DictReader(path.read_text().splitlines()):
+        key = line.pop("method"), line.pop("stochastic") == "1"
+        rows[key] = {name: float(value) for name, value in line.items()}
+        rows[key]["accuracy"] = rows[key].pop("acc") / 100
+    return rows
+
+
+def _summaries(found: Sequence[dict[str, Any]]) -> dict[tuple[str, bool], dict[str, tuple[float, float | None]]]:
+    """Mean and standard error over seeds, by label and noise."""
+    groups: dict[tuple[str, bool], list[dict[str, float]]] = {}
+    for row in found:
+        groups.setdefault((row["label"], row["stochastic"]), []).append({name: row[name] for name in SHOWN})
+    return {key: summary(rows) for key, rows in groups.items()}
+
+
+def markdown(found: Sequence[dict[str, Any]], published: dict[tuple[str, bool], dict[str, float]]) -> str:
+    """Ours in the first line of a cell, the paper's in brackets."""
+    members, steps, points = (max(row[key] for row in found) for key in ("members", "steps", "test_points"))
+    seeds = ", ".join(map(str, sorted({row["seed"] for row in found})))
+    lines = [
+        f"{members} members, {steps} steps, seeds {seeds}, {points} test points; ± is a standard error over seeds"
+        + ("; in brackets the paper's number, made with its own budget." if published else "."),
+        "",
+        "| noise | method | " + " | ".join(title for title, _ in SHOWN.values()) + " |",
+        "|---" * (len(SHOWN) + 2) + "|",
+    ]
+    for (label, noisy), numbers in _summaries(found).items():
+        paper = published.get((label, noisy), {})
+        shown = [
+            with_error(*numbers[name], digits) + (f" ({paper[name]:.{digits}f})" if name in paper else "")
+            for name, (_, digits) in SHOWN.items()
+        ]
+        lines.append(f"| {'yes' if noisy else 'no'} | {label} | " + " | ".join(shown) + " |")
+    notes = sorted({row["note"] for row in found if row["note"]})
+    return "\n".join([*lines, *(["", *notes] if notes else [])])
+
+
+def latex(found: Sequence[dict[str, Any]], published: dict[tuple[str, bool], dict[str, float]]) -> str:
+    """The same as a LaTeX tabular (booktabs)."""
+    lines = [
+        rf"\begin{{tabular}}{{ll{'r' * len(SHOWN)}}}",
+        r"\toprule",
+        "noise & method & " + " & ".join(title for title, _ in SHOWN.values()) + r" \\",
+        r"\midrule",
+    ]
+    for (label, noisy), numbers in _summaries(found).items():
+        shown = [with_error(*numbers[name], digits).replace("±", r"$\pm$") for name, (_, digits) in SHOWN.items()]
+        lines.append(f"{'yes' if noisy else 'no'} & {label} & " + " & ".join(shown) + r" \\")
+        paper = published.get((label, noisy), {})
+        if paper:
+            theirs = [f"{paper[name]:.{digits}f}" if name in paper else "" for name, (_, digits) in SHOWN.items()]
+            lines.append(r" & \emph{published} & " + " & ".join(theirs) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+NOISE = {False: "without noise (β = 0)", True: "with noise (β = 1)"}
+
+
+def draw(folder: Path, finished: Sequence[Cell]) -> None:
+    """Learning curves, calibration and corruption of every row; noise off on the left, on on the right.
+
+    Curves are those of the last seed; those of the corruption are means over seeds.
+    """
+    panels = {noisy: [cell for cell in finished if cell.row.stochastic == noisy] for noisy in (False, True)}
+    panels = {noisy: cells for noisy, cells in panels.items() if cells}
+
+    def curves(cell: Cell) -> dict[str, Any]:
+        return folders.read_json(cell.place(folder) / "curves.json")
+
+    def calibration(cell: Cell) -> dict[str, Any]:
+        (first, *_) = curves(cell)["calibration"].values()  # the set that the table is about
+        return first
+
+    def learned(cell: Cell) -> list[dict[str, Any]]:
+        rows = folders.read_rows(cell.place(folder) / "metrics.jsonl")
+        return [row for row in rows if "test_accuracy" in row]
+
+    def by_label(cells: Sequence[Cell], read: Callable[[Cell], Any]) -> dict[str, Any]:
+        return {cell.row.label: read(cell) for cell in cells}
+
+    shown = {
+        "learning": figures.learning({NOISE[noisy]: by_label(cells, learned) for noisy, cells in panels.items()}),
+        "calibration": figures.calibration(
+            {NOISE[noisy]: by_label(cells, calibration) for noisy, cells in panels.items()}
+        ),
+    }
+    for noisy, cells in panels.items():
+        seeds: dict[str, list[Any]] = {}
+        for cell in cells:
+            seeds.setdefault(cell.row.label, []).append(curves(cell)["corruption"])
+        shown["corruption" + ("-stochastic" if noisy else "")] = figures.corruption(seeds)
+    for name, figure in shown.items():
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=110)
+        durable.replace(folder / f"{name}.png", picture.getvalue())
+
+
+def _write(path: Path, text: str) -> None:
+    durable.replace(path, f"{text}\n".encode())
