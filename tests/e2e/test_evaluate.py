@@ -96,7 +96,7 @@ def test_a_regression(tmp_path: Path, cache: Path) -> None:
     config = runs.write_config(tmp_path)
     small = ["--set", "train.steps=200", "likelihood.sigma=learned", "evaluation.every=200", "--quiet"]
     run = tmp_path / "run"
-    trained = runs.run(["train", config, *small, "--out", run], cache)
+    trained = runs.run(["train", config, "--method", "de", *small, "--out", run], cache)
     assert trained.returncode == 0, trained.stderr
     done = runs.run(["evaluate", run], cache)
     assert done.returncode == 0, done.stderr
