@@ -18,11 +18,12 @@ def load(section: Data, flat: bool) -> tuple[data.Arrays, data.Arrays]:
     """
     train = _learned(section, "train", flat)
     if section.name == "cifar10":
-        validation, train = (data.Arrays(train.x[at], train.y[at]) for at in (slice(5000), slice(5000, None)))
-        return train, validation if section.validate else _learned(section, "test", flat)
-    if section.validate:
-        return data.split(train.x, train.y, section.test_fraction, section.seed)
-    return train, _learned(section, "test", flat)
+        test, train = _first(train, 5000), data.Arrays(train.x[5000:], train.y[5000:])
+    elif section.validate:
+        train, test = data.split(train.x, train.y, section.test_fraction, section.seed)
+    if not section.validate:
+        test = _learned(section, "test", flat)
+    return train, _first(test, section.most_test or len(test.x))
 
 
 def outside(name: str, section: Data, flat: bool) -> tuple[np.ndarray, str]:
@@ -37,9 +38,14 @@ def outside(name: str, section: Data, flat: bool) -> tuple[np.ndarray, str]:
         if not section.classes:
             raise ValueError(f"--ood {name}: the run learns all classes of its data (data.classes is empty)")
         parts = [data.load_images(section.name, part, section.folder or None) for part in ("train", "test")]
-        return np.concatenate([data.to_floats(p, flat)[~np.isin(_classes(p), section.classes)] for p in parts]), ""
+        x = np.concatenate([data.to_floats(p, flat)[~np.isin(_classes(p), section.classes)] for p in parts])
+        return x[: section.most_test or None], ""
     found = data.load_images(name, "test", section.folder or None)
-    return data.to_floats(found._replace(x=found.x[:MOST_OUTSIDE]), flat), found.note
+    return data.to_floats(found._replace(x=found.x[: section.most_test or MOST_OUTSIDE]), flat), found.note
+
+
+def _first(arrays: data.Arrays, number: int) -> data.Arrays:
+    return data.Arrays(arrays.x[:number], arrays.y[:number])
 
 
 def _learned(section: Data, part: Literal["train", "test"], flat: bool) -> data.Arrays:
