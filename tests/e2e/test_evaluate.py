@@ -10,7 +10,7 @@ import safetensors.numpy
 
 import runs
 from stein import data
-from stein.experiments import evaluation
+from stein.experiments import evaluation, schema
 
 CONFIG = """
 [data]
@@ -96,7 +96,7 @@ def test_a_regression(tmp_path: Path, cache: Path) -> None:
     config = runs.write_config(tmp_path)
     small = ["--set", "train.steps=200", "likelihood.sigma=learned", "evaluation.every=200", "--quiet"]
     run = tmp_path / "run"
-    trained = runs.run(["train", config, *small, "--out", run], cache)
+    trained = runs.run(["train", config, "--method", "de", *small, "--out", run], cache)
     assert trained.returncode == 0, trained.stderr
     done = runs.run(["evaluate", run], cache)
     assert done.returncode == 0, done.stderr
@@ -158,6 +158,9 @@ def test_data_that_changed_and_runs_that_are_not_finished(classifier: Path, tmp_
         assert words in refused.stderr
 
 
+POINTS = schema.Data(name="classification-2d")
+
+
 @pytest.mark.parametrize(
     ("content", "given", "message"),
     [
@@ -181,13 +184,13 @@ def test_other_points_that_cannot_be_used(content, given, message, tmp_path: Pat
     elif content is not None:
         np.save(path, content)
     with pytest.raises(ValueError, match=message):
-        evaluation.ood_inputs(given, np.zeros((1, 2), np.float32), tmp_path)
+        evaluation.ood_inputs(str(path) if path.suffix else given, POINTS, np.zeros((1, 2), np.float32))
 
 
 def test_other_points_are_found_by_name_and_by_file(tmp_path: Path) -> None:
-    """In the run's precision. Sees a name that is not known, and a folder that is not looked into."""
+    """In the run's precision. Sees a name that is not known."""
     like = np.zeros((1, 2), np.float32)
-    assert evaluation.ood_inputs("far-from-the-ring", like).shape == (250, 2)
+    assert evaluation.ood_inputs("far-from-the-ring", POINTS, like)[0].shape == (250, 2)
     np.savez(tmp_path / "far.npz", x=np.ones((3, 2)), y=np.ones(3))
-    found = evaluation.ood_inputs("far.npz", like, tmp_path)
+    found, _ = evaluation.ood_inputs(str(tmp_path / "far.npz"), POINTS, like)
     assert (found.tolist(), found.dtype) == ([[1, 1]] * 3, np.float32)

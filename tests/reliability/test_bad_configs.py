@@ -166,6 +166,12 @@ def rule(name, **method):
 CONFLICTS = [
     (toml(data__name=None), "data.name: no data; must be one of regression-1d, classification-2d"),
     ("", "data.name: no data"),
+    (
+        toml(data__classes="[1, 2]"),
+        "data.classes: is for images by name; data.name must be one of digits, fashion-mnist",
+    ),
+    (toml(data__validate="true"), "data.validate: is for images by name"),
+    (toml(data__name="'digits'", data__classes="[1, 1]"), "data.classes: got [1, 1]; a class is there twice"),
     (toml(data__name="''"), "data.name: no data"),
     (toml(data__file="'a.npz'"), "data.file: data.name is given too; must be one of data.name, data.file, data.inputs"),
     (toml(data__inputs="'x.npy'", data__targets="'y.npy'"), "data.inputs: data.name is given too"),

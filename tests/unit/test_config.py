@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from stein import data, functional_priors, kernels, likelihoods, models, priors, rules, schedules
+from stein.data import sources
 from stein.experiments import config, schema
 from stein.experiments.config import Config, Data
 
@@ -40,6 +41,8 @@ noise_place = "adam-inside"
 temperature = 0.1
 start = "model"
 functional_prior = "ssge"
+prior_draws = 50
+prior_points = 10
 measurement = "independent"
 [model]
 name = "resnet32"
@@ -99,7 +102,8 @@ def test_every_key_can_be_changed_and_survives_the_dump():
     changed = config.parse(CHANGED)
     values, defaults = (flat(tomllib.loads(config.dump(c))) for c in (changed, DEFAULTS))
     same = [name for name in DOTTED if values[name] == defaults[name]]
-    assert same == ["data.inputs", "data.targets"]  # which would contradict data.file
+    # These would contradict data.file.
+    assert same == ["data.inputs", "data.targets", "data.folder", "data.classes", "data.validate"]
     assert config.parse(config.dump(changed)) == changed
     assert flat(tomllib.loads(CHANGED)).items() <= values.items()
 
@@ -220,7 +224,6 @@ def test_methods_are_those_of_the_registry():
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("data.name", data),
         ("model.name", models),
         ("model.activation", jax.nn),
         ("prior.name", priors),
@@ -232,6 +235,12 @@ def test_names_are_functions(name, module):
     assert options(name)
     for option in options(name):
         assert callable(getattr(module, option.replace("-", "_")))
+
+
+def test_data_sets_are_points_that_are_made_and_images_that_can_be_found():
+    points = [name for name in options("data.name") if name not in schema.IMAGES]
+    assert all(callable(getattr(data, name.replace("-", "_"))) for name in points)
+    assert set(schema.IMAGES) <= set(sources.DATASETS)
 
 
 def test_other_names_are_functions_too():

@@ -1,5 +1,7 @@
 """The toy tasks: their data, the comparison with the posterior on hand-made inputs, and what comes with the package."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,3 +116,23 @@ def test_the_moment_matched_prior_takes_functions_of_any_scale():
     score = functional_priors.moment_matched()(jax.random.key(0), features, inputs, draw)
     assert bool(jnp.isfinite(score).all())
     assert float(jnp.sum(score * features)) < 0  # towards the mean
+
+
+def test_noise_is_compared_over_the_seeds_that_both_have():
+    """SGLD's other half is the deep ensemble. Sees a difference with the wrong sign, and a seed of one table only."""
+    rows = {"SGLD": {1: {"E_std": 1.0, "W1": 0.0}, 2: {"E_std": 2.0, "W1": 0.0}, 3: {"E_std": 9.0, "W1": 9.0}}}
+    before = {"1": {"E_std": 2.0, "W1": 0.0}, "2": {"E_std": 4.0, "W1": 0.0}}
+    other = {"tasks": {"regression": {"rows": {"DE": {"seeds": before}}}}}
+    first, second = figures.noise_against_none(rows, other, "regression")
+    assert (first["larger"], first["smaller"], first["number"]) == ("DE without noise", "SGLD", "E_std")
+    assert (first["difference"], first["p"]) == (1.5, 0.25)
+    assert second["difference"] == 0
+    assert figures.noise_against_none({"h-SVGD": rows["SGLD"]}, other, "regression") == []
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(tmp_path):
+    """Sees a pool that gives up at the first error, and an error that nobody hears of."""
+    files = [tmp_path / "a", tmp_path / "missing" / "b", tmp_path / "c"]
+    with pytest.raises(FileNotFoundError, match="missing"):
+        cells.in_processes(Path.touch, files, 2, watch=lambda: None)
+    assert [file.exists() for file in files] == [True, False, True]

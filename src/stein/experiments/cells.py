@@ -36,8 +36,7 @@ def in_processes(work: Callable[[Cell], None], cells: Sequence[Cell], workers: i
     Args:
         watch: called every second, to show how far they are.
     """
-    os.environ["NPROC"] = "1"  # read by XLA in the processes that are started below
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), use_compilation_cache) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _prepare) as pool:
         futures = [pool.submit(work, cell) for cell in cells]
         try:
             while wait(futures, timeout=1).not_done:
@@ -48,6 +47,12 @@ def in_processes(work: Callable[[Cell], None], cells: Sequence[Cell], workers: i
     watch()
     for error in filter(None, (future.exception() for future in futures)):
         raise error
+
+
+def _prepare() -> None:
+    """In each process, before it computes anything."""
+    os.environ["NPROC"] = "1"  # read by XLA when it makes its thread pool
+    use_compilation_cache()
 
 
 def make_missing(

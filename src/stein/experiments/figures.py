@@ -166,8 +166,31 @@ CLAIMS = {
 }
 
 
+# Is noise closer? Number by number, the row of fig1 against the one of fig-stochastic.
+DISTANCES = {"regression": ("E_std", "W1"), "classification": ("KL", "H_error")}
+
+
+def noise_against_none(rows: Mapping[str, Mapping[int, Numbers]], other: Any, task: str) -> list[dict[str, Any]]:
+    """The strength of "noise brings a method closer", over the seeds that both tables have.
+
+    Args:
+        other: what fig1's table.json holds.
+    """
+    claims = []
+    for number, label in itertools.product(DISTANCES[task], rows):
+        without = "DE" if label == "SGLD" else label
+        before = other["tasks"].get(task, {"rows": {}})["rows"].get(without, {"seeds": {}})["seeds"]
+        common = [seed for seed in rows[label] if str(seed) in before]
+        if common:
+            numbers = [before[str(seed)][number] for seed in common], [rows[label][seed][number] for seed in common]
+            claims.append({"number": number, "larger": f"{without} without noise", "smaller": label} | paired(*numbers))
+    return claims
+
+
 def results(name: str, preset: str, folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
     """Every number of every cell that is there, with means, errors, and the strength of the claims."""
+    beside = folder.parent / "fig1" / "table.json"
+    deterministic = json.loads(beside.read_bytes()) if name == "fig-stochastic" and beside.exists() else None
     found: dict[str, Any] = {"figure": name, "preset": preset, "seeds": list(seeds), "tasks": {}}
     for task_name, make in toys.TASKS.items():
         task, posterior = make(), reference.posterior(task_name)
@@ -183,6 +206,8 @@ def results(name: str, preset: str, folder: Path, seeds: Sequence[int]) -> dict[
             for number, larger, smaller in CLAIMS[task_name]
             if (common := sorted(rows.get(larger, {}).keys() & rows.get(smaller, {}).keys()))
         ]
+        if deterministic:
+            claims += noise_against_none(rows, deterministic, task_name)
         if rows:
             rows[f"HMC, {task.particles} draws"] = dict(enumerate(floor(task, posterior)))
             found["tasks"][task_name] = {

@@ -6,6 +6,7 @@ deviations are over functions, with n - 1. Plain NumPy in double precision.
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.spatial.distance import cdist, pdist
 
 Functions = Float[np.ndarray, "_ g"]
 
@@ -54,17 +55,10 @@ def energy_distance(members: Functions, reference: Functions) -> float:
     Pairs of a function with itself are left out, so that the estimate is unbiased (and may be negative).
     """
     a, b = np.asarray(members, float), np.asarray(reference, float)
-    return float(2 * _mean_distance(a, b) - _mean_distance(a) - _mean_distance(b))
+    return float(2 * cdist(a, b).mean() - pdist(a).mean() - pdist(b).mean())
 
 
 def coverage(members: Functions, reference: Functions, deviations: float = 2.0) -> float:
     """Fraction of the inputs where the mean of the reference lies within so many spreads of the members' mean."""
     shift = np.mean(members, axis=0, dtype=float) - np.mean(reference, axis=0, dtype=float)
     return float((np.abs(shift) <= deviations * spread(members)).mean())
-
-
-def _mean_distance(a: Functions, b: Functions | None = None) -> float:
-    """Mean Euclidean distance between the rows of ``a`` and ``b``, or between different rows of ``a``."""
-    other = a if b is None else b
-    total = sum(float(np.linalg.norm(row[None] - other, axis=1).sum()) for row in a)
-    return total / (len(a) * (len(a) - 1) if b is None else len(a) * len(other))
