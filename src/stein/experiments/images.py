@@ -16,13 +16,16 @@ def load(section: Data, flat: bool) -> tuple[data.Arrays, data.Arrays]:
 
     The first 5,000 of CIFAR-10's training images are never trained on, as in the paper: they are for validation.
     """
-    train = _learned(section, "train", flat)
-    if section.name == "cifar10":
-        validation, train = (data.Arrays(train.x[at], train.y[at]) for at in (slice(5000), slice(5000, None)))
-        return train, validation if section.validate else _learned(section, "test", flat)
+    found = _read(section, "train")
+    if section.name == "cifar10":  # counted before classes are chosen, so that they are the same images for everybody
+        parts = slice(5000), slice(5000, None)
+        validation, train = (found._replace(x=found.x[at], y=_classes(found)[at]) for at in parts)
+        test = validation if section.validate else _read(section, "test")
+        return _learned(train, section, flat), _learned(test, section, flat)
+    learned = _learned(found, section, flat)
     if section.validate:
-        return data.split(train.x, train.y, section.test_fraction, section.seed)
-    return train, _learned(section, "test", flat)
+        return data.split(learned.x, learned.y, section.test_fraction, section.seed)
+    return learned, _learned(_read(section, "test"), section, flat)
 
 
 def outside(name: str, section: Data, flat: bool) -> tuple[np.ndarray, str]:
@@ -36,14 +39,17 @@ def outside(name: str, section: Data, flat: bool) -> tuple[np.ndarray, str]:
     if name == OTHER_CLASSES:
         if not section.classes:
             raise ValueError(f"--ood {name}: the run learns all classes of its data (data.classes is empty)")
-        parts = [data.load_images(section.name, part, section.folder or None) for part in ("train", "test")]
+        parts = [_read(section, "train"), _read(section, "test")]
         return np.concatenate([data.to_floats(p, flat)[~np.isin(_classes(p), section.classes)] for p in parts]), ""
     found = data.load_images(name, "test", section.folder or None)
     return data.to_floats(found._replace(x=found.x[:MOST_OUTSIDE]), flat), found.note
 
 
-def _learned(section: Data, part: Literal["train", "test"], flat: bool) -> data.Arrays:
-    found = data.load_images(section.name, part, section.folder or None)
+def _read(section: Data, part: Literal["train", "test"]) -> data.Images:
+    return data.load_images(section.name, part, section.folder or None)
+
+
+def _learned(found: data.Images, section: Data, flat: bool) -> data.Arrays:
     x, y = data.to_floats(found, flat), _classes(found)
     if not section.classes:
         return data.Arrays(x, y)

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from stein.experiments import config as configs
 from stein.experiments.config import ConfigError
-from stein.experiments.schema import IMAGES, SECTIONS, Config, Seed, about, keys
+from stein.experiments.schema import IMAGES, Config, Seed, about, keys
 
 MOST_TRIALS = 1000
 
@@ -143,7 +143,7 @@ def _search(table: Any, fail: Fail) -> tuple[Search, Choices]:
 def _flat(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Keys with their section: TOML reads a.b as a table within a table, and "a.b" as one key."""
     for name, value in table.items():
-        if name in SECTIONS and isinstance(value, dict):
+        if "." not in name and isinstance(value, dict):
             yield from ((f"{name}.{key}", inner) for key, inner in value.items())
         else:
             yield name, value
