@@ -1,13 +1,13 @@
-"""`stein sweep` as a user runs it: two trials, of which one dies."""
+"""`stein sweep` as a user runs it: three trials, of which one dies and one is killed."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 import runs
 from stein.experiments import config as configs
+from stein.experiments import folder as folders
 
 SPEC = """
 [base.data]
@@ -29,70 +29,63 @@ every = 10
 [base.tracking]
 tensorboard = false
 [search.keys]
-optimiser.learning_rate = [1e30, 0.05]
+optimiser.learning_rate = [1e30, 0.05, 1e-4]
 """
 QUICK = {"NPROC": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    """The file of a search that has been carried out beside it."""
+    """The file of a search that was killed in its third trial, at step 20, and begun again."""
     folder = tmp_path_factory.mktemp("search")
     (folder / "spec.toml").write_text(SPEC)
-    done = runs.run(["sweep", folder / "spec.toml", "--out", folder / "out", "--workers", "1"], cache, **QUICK)
-    assert done.returncode == 0, done.stderr
-    assert "best: trial 001" in done.stdout
-    assert (folder / "out" / "sweep.md").read_text() in done.stdout
+    out, command = folder / "out", ["sweep", folder / "spec.toml", "--out", folder / "out", "--workers", "1"]
+    killed = runs.run(command, cache, STEIN_FAILPOINT="folder.renamed:6", **QUICK)
+    assert (killed.returncode, killed.stdout) == (-9, "")
+    before = written(out)
+    resumed = runs.run(command, cache, **QUICK)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "best: trial 001" in resumed.stdout
+    assert (out / "sweep.md").read_text() in resumed.stdout
+    (folder / "before.json").write_text(json.dumps(before))
     return folder / "spec.toml"
 
 
-def listed(out: Path) -> list[dict]:
-    return json.loads((out / "sweep.json").read_text())
-
-
-def trained(out: Path) -> dict[str, int]:
+def written(out: Path) -> dict[str, int]:
     """When the files of the trials were last written."""
-    return {str(path): path.stat().st_mtime_ns for path in out.glob("trials/*/*") if path.name != ".lock"}
+    files = (path for path in out.glob("trials/**/*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(out / "trials")): path.stat().st_mtime_ns for path in files}
 
 
 def test_a_search_chooses_on_training_images_and_lists_what_died(spec: Path) -> None:
     """Sees a trial that ends the search when it dies, and test images that are looked at: there are 73 of these two
     classes, and a tenth of the training images is 29."""
     out = spec.parent / "out"
-    died, lived = listed(out)
+    died, best, slow = json.loads((out / "sweep.json").read_text())
     assert (died["status"], died["settings"]) == ("failed", {"optimiser.learning_rate": 1e30})
     assert "are not finite (0 of 2 alive)" in died["reason"]
-    assert (lived["status"], lived["settings"]) == ("finished", {"optimiser.learning_rate": 0.05})
-    assert min(died["seconds"], lived["seconds"]) > 0
-    right = 29 * lived["metrics"]["test_accuracy"]
+    assert (best["status"], best["settings"]) == ("finished", {"optimiser.learning_rate": 0.05})
+    assert min(trial["seconds"] for trial in (died, best, slow)) > 0
+    assert best["metrics"]["test_nll"] < slow["metrics"]["test_nll"]
+    right = 29 * slow["metrics"]["test_accuracy"]
+    assert 0 < right < 29
     assert right == pytest.approx(round(right), abs=1e-5)
-    best = configs.load(out / "best.toml")
-    assert (best.optimiser.learning_rate, best.data.validate) == (0.05, False)
+    config = configs.load(out / "best.toml")
+    assert (config.optimiser.learning_rate, config.data.validate) == (0.05, False)
     assert (out / "sweep.png").stat().st_size > 10_000
 
 
-def test_what_has_ended_is_not_trained_again_and_what_was_killed_goes_on(spec: Path, cache: Path) -> None:
-    """One trial is taken away and its second training is killed. Sees one that starts anew, that ends elsewhere, and
-    others, the failed one among them, that are trained a second time."""
-    out = spec.parent / "again"
-    shutil.copytree(spec.parent / "out", out)
-    shutil.rmtree(out / "trials" / "001")
-    before = trained(out)
-    command = ["sweep", spec, "--out", out, "--workers", "1"]
-    killed = runs.run(command, cache, STEIN_FAILPOINT="folder.renamed:2", **QUICK)
-    assert killed.returncode == -9
-    assert [path.name for path in sorted((out / "trials" / "001" / "checkpoints").glob("step-*"))] == [
-        "step-00000010",
-        "step-00000020",
-    ]
-    manifest = out / "trials" / "001" / "checkpoints" / "step-00000020" / "manifest.json"
-    first = manifest.stat().st_mtime_ns
-    resumed = runs.run(command, cache, **QUICK)
-    assert resumed.returncode == 0, resumed.stderr
-    assert manifest.stat().st_mtime_ns == first
-    assert trained(out).items() >= before.items()
-    whole = listed(spec.parent / "out")
-    assert [row | {"seconds": 0} for row in listed(out)] == [row | {"seconds": 0} for row in whole]
+def test_what_has_ended_is_not_trained_again_and_what_was_killed_goes_on(spec: Path) -> None:
+    """Sees a trial that is finished or failed and trained again, and a killed one that starts anew."""
+    before, after = json.loads((spec.parent / "before.json").read_text()), written(spec.parent / "out")
+    ended = [name for name in before if name.startswith(("000", "001"))]
+    assert {"000/failed.json", "001/metrics.json"} <= set(ended)
+    assert {name: after[name] for name in ended} == {name: before[name] for name in ended}
+    checkpoint = "002/checkpoints/step-00000020/manifest.json"
+    assert "002/metrics.json" not in before
+    assert after[checkpoint] == before[checkpoint]
+    steps = [row["step"] for row in folders.read_rows(spec.parent / "out" / "trials" / "002" / "metrics.jsonl")]
+    assert steps == [10, 20, 30, 40]
 
 
 @pytest.mark.parametrize(
