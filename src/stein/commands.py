@@ -143,9 +143,7 @@ def reproduce(
         out: directory of the results; results/fig1, results/table1-laptop and the like unless given.
         workers: processes that train at the same time, of one thread each; one for each CPU unless given.
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"--workers = {workers}: must be at least 1")
-    workers = workers or os.cpu_count() or 1
+    workers = _number_of(workers)
     preset = preset or ("laptop" if what in ("table1", "table2") else "paper")
     folder = out or pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
     if what in TABLES:
@@ -156,6 +154,12 @@ def reproduce(
         _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
     else:
         _reproduce_figure(what, preset, tasks, methods, seeds, folder, workers)
+
+
+def _number_of(workers: int | None) -> int:
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers = {workers}: must be at least 1")
+    return workers or os.cpu_count() or 1
 
 
 def _reproduce_figure(
@@ -308,6 +312,40 @@ def evaluate(
     print(f"in {folder}: evaluation.json (every number), curves.json, figures/")
 
 
+def sweep(
+    spec: Positional[pathlib.Path],
+    *,
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+) -> None:
+    """Search for the best settings of a run: a grid or random draws, judged on held-out points, never on test images.
+
+    What is finished is kept, and what is half done is resumed: the same command goes on after an interruption.
+
+    Args:
+        spec: a TOML file with [base] and [search]; docs/runs.md and examples/sweep-digits.toml explain it.
+        out: directory of the search; results/SPEC unless given.
+        workers: processes that train at the same time, of one thread each; one for each CPU unless given.
+    """
+    from stein.experiments import folder as folders
+    from stein.experiments import search
+
+    workers, plan, folder = _number_of(workers), search.load(spec), out or pathlib.Path("results") / spec.stem
+    search.check_folder(plan, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with folders.claimed(folder, new=False):
+        with terminal.status("Importing JAX"):
+            from stein.experiments import sweep as trials
+            from stein.experiments.run import use_compilation_cache
+        use_compilation_cache()
+        with terminal.bars() as bars:
+            trials.make(folder, plan.trials, workers, bars)
+        with terminal.status("Drawing"):
+            best = trials.write(folder, plan, f"stein sweep {spec}")
+    print((folder / "sweep.md").read_text())
+    print(f"best: trial {best['trial']}; its config is {folder / 'best.toml'}, the figure {folder / 'sweep.png'}")
+
+
 def status(folders: Positional[tuple[pathlib.Path, ...]], *, json: bool = False) -> None:
     """Show how far runs are: method, step, speed, time left, members alive, last metrics.
 
@@ -431,5 +469,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "resume": resume,
     "evaluate": evaluate,
+    "sweep": sweep,
     "status": status,
 }

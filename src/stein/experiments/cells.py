@@ -4,16 +4,23 @@ A cell is one ensemble of a table. What it leaves behind is on disk, so that a r
 that are missing.
 """
 
+import contextlib
 import itertools
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from stein.experiments import folder as folders
+from stein.experiments import run, signals
 from stein.experiments.run import use_compilation_cache
+from stein.experiments.schema import Config
 
 Numbers = dict[str, float]
 Begin = Callable[[str, int], Callable[[int], None]]
@@ -46,6 +53,59 @@ def _prepare() -> None:
     """In each process, before it computes anything."""
     os.environ["NPROC"] = "1"  # read by XLA when it makes its thread pool
     use_compilation_cache()
+
+
+def make_missing(
+    work: Callable[..., None], missing: Mapping[Path, Cell], steps: int, workers: int, begin: Begin
+) -> None:
+    """``work`` on the cells that are missing, each a run in its directory, in so many processes.
+
+    Args:
+        work: called with a cell; with one process also with ``show=True``, to draw its own bar.
+        steps: of all cells together.
+    """
+    if workers == 1:
+        for cell in missing.values():
+            work(cell, show=True)
+    elif missing:
+        tick = begin(f"{len(missing)} ensembles", steps)
+
+        def watch() -> None:
+            tick(sum(folders.read_json(place / "progress.json").get("step", 0) for place in missing))
+
+        in_processes(work, list(missing.values()), min(workers, len(missing)), watch)
+
+
+@contextlib.contextmanager
+def trained(config: Config, place: Path, show: bool = False) -> Iterator[None]:
+    """A run that is trained to its end, from wherever it was; inside, it is ours alone.
+
+    Its ``seconds.json`` says how long that took, over all the times that it was begun again.
+    """
+
+    def warn(message: str) -> None:
+        print(f"warning: {place.name}: {message}", file=sys.stderr)
+
+    new, begun = not (place / "config.toml").exists(), time.monotonic()
+    with folders.claimed(place, new), signals.requests() as requests:
+        try:
+            if new:
+                run.start(config, place, requests, show, warn)
+            elif not folders.is_finished(place):
+                run.resume(place, requests, show, warn)
+        finally:
+            _add_seconds(place, time.monotonic() - begun)
+        yield
+
+
+def seconds(place: Path) -> float:
+    return round(folders.read_json(place / "seconds.json").get("seconds", 0.0), 1)
+
+
+def _add_seconds(place: Path, more: float) -> None:
+    path = place / "seconds.json"
+    if place.exists():
+        folders.write_json(path, {"seconds": folders.read_json(path).get("seconds", 0.0) + more})
 
 
 def summary(rows: Iterable[Numbers]) -> dict[str, tuple[float, float | None]]:

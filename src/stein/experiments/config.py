@@ -12,7 +12,7 @@ import reprlib
 import stat
 import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,8 @@ def load(
     Raises:
         ConfigError: for anything wrong, in one line.
     """
-    where = _printable(str(path))
-    document = _document(_read(path, where), where)
-    changes = [(*_override(item, where), "--set") for item in overrides]
+    document = read(path)
+    changes = [(*_override(item, _printable(str(path))), "--set") for item in overrides]
     if method is not None:
         changes.append(("method", "name", method, "--method"))
     if stochastic is not None:
@@ -64,7 +63,19 @@ def load(
         table = document.setdefault(section, {})
         if isinstance(table, dict):  # what is no table is refused below
             table[key] = value
-    config = _config(document, where, {f"{section}.{_name(key)}": option for section, key, _, option in changes})
+    return checked(document, path, {f"{section}.{_name(key)}": option for section, key, _, option in changes})
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What is in a TOML file, unchecked."""
+    where = _printable(str(path))
+    return _document(_read(path, where), where)
+
+
+def checked(document: Mapping[str, Any], path: Path, sources: Mapping[str, str]) -> Config:
+    """The config that a document of ``path`` says, with absolute paths; ``sources`` as below."""
+    where = _printable(str(path))
+    config = _config(document, where, sources)
     return msgspec.structs.replace(config, data=_absolute(config.data, path, where))
 
 
@@ -127,7 +138,7 @@ def _syntax(complaint: str, text: str) -> str:
     if not found:
         return f"is not valid TOML: {_printable(complaint)}"
     number = int(found[1])
-    line = _shown(text.split("\n")[number - 1].strip())
+    line = shown(text.split("\n")[number - 1].strip())
     reason = complaint[: found.start()]
     if reason.startswith(("Cannot overwrite", "Cannot declare")):
         reason = "given twice"
@@ -138,7 +149,7 @@ def _override(item: str, where: str) -> tuple[str, str, Any]:
     name, equals, text = item.partition("=")
     section, dot, key = (part.strip() for part in name.partition("."))
     if not (equals and section and dot and key):
-        raise ConfigError(f"{where}: --set {_shown(item)}: must be section.key=value, such as train.steps=500")
+        raise ConfigError(f"{where}: --set {shown(item)}: must be section.key=value, such as train.steps=500")
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
@@ -158,25 +169,32 @@ def _config(document: Mapping[str, Any], where: str, sources: Mapping[str, str])
     for section, table in document.items():
         if section not in SECTIONS:
             raise fail(_name(section), f"unknown section; one of {', '.join(SECTIONS)}{_home(section, SECTIONS)}")
-        if not isinstance(table, dict):
-            raise fail(section, f"got {_shown(table)}; must be a table: [{section}]")
-        values = {}
-        for key, value in table.items():
-            name, known = f"{section}.{_name(key)}", KEYS[section]
-            if key not in known:
-                raise fail(name, f"unknown key; one of {', '.join(known)}{_home(key, known)}")
-            try:
-                values[key] = msgspec.convert(value, known[key].type)
-                if isinstance(value, float) and not math.isfinite(value):
-                    raise msgspec.ValidationError
-            except msgspec.ValidationError:
-                hint = _hint(value, known[key].options) if isinstance(value, str) else ""
-                raise fail(name, f"got {_shown(value)}; must be {known[key].allowed}{hint}") from None
-        sections[section] = SECTIONS[section](**values)
+        sections[section] = SECTIONS[section](**values(table, section, KEYS[section], fail))
     config = Config(**sections)
     for name, complaint in _conflicts(config):
         raise fail(name, complaint)
     return config
+
+
+def values(
+    table: Any, section: str, known: Mapping[str, Key], fail: Callable[[str, str], ConfigError]
+) -> dict[str, Any]:
+    """The checked values of one section; ``fail`` makes the error from a key and what is wrong with it."""
+    if not isinstance(table, dict):
+        raise fail(section, f"got {shown(table)}; must be a table: [{section}]")
+    found = {}
+    for key, value in table.items():
+        name = f"{section}.{_name(key)}"
+        if key not in known:
+            raise fail(name, f"unknown key; one of {', '.join(known)}{_home(key, known)}")
+        try:
+            found[key] = msgspec.convert(value, known[key].type)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise msgspec.ValidationError
+        except msgspec.ValidationError:
+            hint = _hint(value, known[key].options) if isinstance(value, str) else ""
+            raise fail(name, f"got {shown(value)}; must be {known[key].allowed}{hint}") from None
+    return found
 
 
 def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
@@ -217,7 +235,7 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
     for key, suffixes in allowed.items():
         path = getattr(data, key)
         if path and not path.lower().endswith(suffixes):
-            yield f"data.{key}", f"got {_shown(path)}; must end in {' or '.join(suffixes)}"
+            yield f"data.{key}", f"got {shown(path)}; must end in {' or '.join(suffixes)}"
     has_columns = data.file.lower().endswith((".csv", ".parquet"))
     if has_columns and not data.target:
         yield "data.target", "is missing; must be the name of the target column"
@@ -257,7 +275,7 @@ def _absolute(data: Data, path: Path, where: str) -> Data:
         try:
             msgspec.convert(value, KEYS["data"][key].type)
         except msgspec.ValidationError:
-            raise ConfigError(f"{where}: data.{key}: {_shown(value)} must be {KEYS['data'][key].allowed}") from None
+            raise ConfigError(f"{where}: data.{key}: {shown(value)} must be {KEYS['data'][key].allowed}") from None
     return msgspec.structs.replace(data, **resolved)
 
 
@@ -267,7 +285,7 @@ _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 80
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value from the file, on one short line."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -279,7 +297,7 @@ def _shown(value: Any) -> str:
 
 def _name(key: str) -> str:
     """A key from the file; quoted if it is none that anybody would write."""
-    return key if re.fullmatch(r"[\w-]{1,60}", key) else _shown(key)
+    return key if re.fullmatch(r"[\w-]{1,60}", key) else shown(key)
 
 
 def _printable(text: str) -> str:

@@ -16,14 +16,19 @@ def load(section: Data, flat: bool) -> tuple[data.Arrays, data.Arrays]:
 
     The first 5,000 of CIFAR-10's training images are never trained on, as in the paper: they are for validation.
     """
-    train = _learned(section, "train", flat)
-    if section.name == "cifar10":
-        test, train = _first(train, 5000), data.Arrays(train.x[5000:], train.y[5000:])
-    elif section.validate:
-        train, test = data.split(train.x, train.y, section.test_fraction, section.seed)
+    found = _read(section, "train")
+    if section.name == "cifar10":  # counted before classes are chosen, so that they are the same images for everybody
+        held_out, found = (
+            found._replace(x=found.x[at], y=_classes(found)[at]) for at in (slice(5000), slice(5000, None))
+        )
+        train, test = _learned(found, section, flat), _learned(held_out, section, flat)
+    else:
+        train = _learned(found, section, flat)
+        train, test = data.split(train.x, train.y, section.test_fraction if section.validate else 0, section.seed)
     if not section.validate:
-        test = _learned(section, "test", flat)
-    return train, _first(test, section.most_test or len(test.x))
+        test = _learned(_read(section, "test"), section, flat)
+    number = section.most_test or len(test.x)
+    return train, data.Arrays(test.x[:number], test.y[:number])
 
 
 def outside(name: str, section: Data, flat: bool) -> tuple[np.ndarray, str]:
@@ -37,19 +42,18 @@ def outside(name: str, section: Data, flat: bool) -> tuple[np.ndarray, str]:
     if name == OTHER_CLASSES:
         if not section.classes:
             raise ValueError(f"--ood {name}: the run learns all classes of its data (data.classes is empty)")
-        parts = [data.load_images(section.name, part, section.folder or None) for part in ("train", "test")]
+        parts = [_read(section, "train"), _read(section, "test")]
         x = np.concatenate([data.to_floats(p, flat)[~np.isin(_classes(p), section.classes)] for p in parts])
         return x[: section.most_test or None], ""
     found = data.load_images(name, "test", section.folder or None)
     return data.to_floats(found._replace(x=found.x[: section.most_test or MOST_OUTSIDE]), flat), found.note
 
 
-def _first(arrays: data.Arrays, number: int) -> data.Arrays:
-    return data.Arrays(arrays.x[:number], arrays.y[:number])
+def _read(section: Data, part: Literal["train", "test"]) -> data.Images:
+    return data.load_images(section.name, part, section.folder or None)
 
 
-def _learned(section: Data, part: Literal["train", "test"], flat: bool) -> data.Arrays:
-    found = data.load_images(section.name, part, section.folder or None)
+def _learned(found: data.Images, section: Data, flat: bool) -> data.Arrays:
     x, y = data.to_floats(found, flat), _classes(found)
     if not section.classes:
         return data.Arrays(x, y)

@@ -233,6 +233,11 @@ class Key(Struct, frozen=True):
     options: tuple[str, ...]
 
 
+def keys(section: type[Struct]) -> dict[str, Key]:
+    """The keys of a section, by name."""
+    return {field.name: _key(field) for field in msgspec.structs.fields(section)}
+
+
 def _key(field: msgspec.structs.FieldInfo) -> Key:
     described: Any = inspect.type_info(field.type)  # a type and its description
     options = _options(field.type)
@@ -270,6 +275,4 @@ def _allowed(kind: Any, options: tuple[str, ...]) -> str:
 
 
 SECTIONS: dict[str, type[Struct]] = {field.name: field.type for field in msgspec.structs.fields(Config)}
-KEYS: dict[str, dict[str, Key]] = {
-    name: {field.name: _key(field) for field in msgspec.structs.fields(section)} for name, section in SECTIONS.items()
-}
+KEYS: dict[str, dict[str, Key]] = {name: keys(section) for name, section in SECTIONS.items()}

@@ -12,8 +12,6 @@
 import csv
 import io
 import json
-import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
@@ -24,9 +22,9 @@ import msgspec
 
 from stein import durable
 from stein.experiments import config as configs
-from stein.experiments import evaluation, protocols, run, signals
+from stein.experiments import evaluation, protocols
 from stein.experiments import folder as folders
-from stein.experiments.cells import Begin, in_processes, summary, with_error
+from stein.experiments.cells import Begin, make_missing, seconds, summary, trained, with_error
 from stein.experiments.protocols import Preset, Row
 from stein.report import evaluation as figures
 
@@ -60,47 +58,16 @@ def cells(table: str, preset: Preset, methods: Sequence[str] = (), seeds: Sequen
 
 def make(folder: Path, wanted: Sequence[Cell], workers: int, begin: Begin) -> None:
     """Train and judge what is not finished yet, in so many processes; with one, its progress bar is shown."""
-    missing = [cell for cell in wanted if not (cell.place(folder) / "evaluation.json").exists()]
-    if workers == 1:
-        for cell in missing:
-            make_cell(folder, cell, show=True)
-    elif missing:
-        steps = protocols.protocol(missing[0].table, missing[0].preset).steps
-        tick = begin(f"{len(missing)} ensembles", len(missing) * steps)
-        work, workers = partial(make_cell, folder), min(workers, len(missing))
-        in_processes(work, missing, workers, watch=lambda: tick(_steps(folder, missing)))
+    missing = {cell.place(folder): cell for cell in wanted if not (cell.place(folder) / "evaluation.json").exists()}
+    steps = sum(protocols.protocol(cell.table, cell.preset).steps for cell in missing.values())
+    make_missing(partial(make_cell, folder), missing, steps, workers, begin)
 
 
 def make_cell(folder: Path, cell: Cell, show: bool = False) -> None:
     """Train one run to its end, from wherever it was, and judge it."""
-    place = cell.place(folder)
-
-    def warn(message: str) -> None:
-        print(f"warning: {place.name}: {message}", file=sys.stderr)
-
-    new, begun = not (place / "config.toml").exists(), time.monotonic()
-    with folders.claimed(place, new), signals.requests() as requests:
-        try:
-            if new:
-                config = protocols.config(cell.table, cell.preset, cell.row, cell.seed)
-                run.start(config, place, requests, show, warn)
-            elif not folders.is_finished(place):
-                run.resume(place, requests, show, warn)
-        finally:
-            _add_seconds(place, time.monotonic() - begun)
+    config, place = protocols.config(cell.table, cell.preset, cell.row, cell.seed), cell.place(folder)
+    with trained(config, place, show):
         evaluation.run(place, protocols.protocol(cell.table, cell.preset).outside, corruption=True)
-
-
-def _steps(folder: Path, wanted: Sequence[Cell]) -> int:
-    """How many steps have been made for these cells."""
-    return sum(folders.read_json(cell.place(folder) / "progress.json").get("step", 0) for cell in wanted)
-
-
-def _add_seconds(place: Path, seconds: float) -> None:
-    """How long training took, over all the times that it was begun again."""
-    path = place / "seconds.json"
-    if place.exists():
-        folders.write_json(path, {"seconds": folders.read_json(path).get("seconds", 0.0) + seconds})
 
 
 # -- what a table shows ---------------------------------------------------------------------------------------------
@@ -134,7 +101,7 @@ def _row(folder: Path, cell: Cell) -> dict[str, Any]:
     numbers, trained = folders.read_json(place / "evaluation.json"), folders.read_json(place / "metrics.json")
     about = {"method": cell.row.method, "stochastic": cell.row.stochastic, "seed": cell.seed, "label": cell.row.label}
     spent = {"steps": trained["steps"], "members": numbers.pop("members"), "note": numbers.pop("note", "")}
-    return about | spent | {"seconds": round(folders.read_json(place / "seconds.json")["seconds"], 1)} | numbers
+    return about | spent | {"seconds": seconds(place)} | numbers
 
 
 def _published(table: str) -> dict[tuple[str, bool], dict[str, float]]:

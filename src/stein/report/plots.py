@@ -12,6 +12,7 @@ from stein.metrics import uncertainty
 INK, DATA, BAND = "#1f3b57", "#c8553d", "#4a8fc4"
 CLASSES = ("#e07a5f", "#81b29a", "#f2cc8f", "#6d9dc5", "#b07aa1")
 YLIM = (-12, 8)
+FEW = 6  # values of a key that are marked one by one
 
 
 def regression(grid: np.ndarray, members: Mapping[str, np.ndarray], x: np.ndarray, y: np.ndarray) -> Figure:
@@ -68,6 +69,69 @@ def traces(values: Mapping[str, np.ndarray]) -> Figure:
         axis.spines[["top", "right"]].set_visible(False)
     axis.set_xlabel("kept draw")
     return figure
+
+
+def search(settings: Sequence[Mapping[str, Any]], values: Sequence[float | None], metric: str, best: int) -> Figure:
+    """A panel for each key that was searched: the metric of every trial over the value that the key had.
+
+    Args:
+        settings: of every trial, by key.
+        values: of the metric; none where a trial failed, which is a cross above the panel.
+        best: the number of the best trial.
+    """
+    keys = list(settings[0])
+    columns = min(3, len(keys))
+    rows = -(-len(keys) // columns)
+    figure = Figure(figsize=(4.0 * columns + 0.4, 3.3 * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    good = np.array([value is not None for value in values])
+    found = np.array([value for value in values if value is not None])
+    for axis in axes.flat[len(keys) :]:
+        axis.set_visible(False)
+    for axis, key in zip(axes.flat, keys, strict=False):
+        given = [trial[key] for trial in settings]
+        x = _places(axis, given)
+        if len(set(x)) <= FEW and _are_numbers(given):
+            there = sorted(set(x[good]))
+            edge = min if values[best] == found.min() else max
+            axis.plot(
+                there, [edge(found[x[good] == place]) for place in there], color=INK, lw=1, label="best of a value"
+            )
+        axis.plot(x[good], found, "o", color=BAND, alpha=0.55, ms=6, mec="white", mew=0.5, label="trial")
+        axis.plot(x[best], values[best], "*", color=DATA, ms=13, mec="white", mew=0.6, label="best", zorder=3)
+        if not good.all():
+            above = np.full((~good).sum(), 1.03)
+            axis.plot(x[~good], above, "x", color=INK, ms=6, transform=axis.get_xaxis_transform(), clip_on=False,
+                      label="failed")  # fmt: skip
+        axis.set_xlabel(key)
+        axis.grid(axis="y", alpha=0.25, lw=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    if found.min() > 0 and found.max() > 10 * found.min():
+        axes[0, 0].set_yscale("log")
+    for axis in axes[:, 0]:
+        axis.set_ylabel(metric)
+    _legend(figure, *axes.flat)
+    return figure
+
+
+def _places(axis: Any, values: Sequence[Any]) -> np.ndarray:
+    """Where values stand on the x axis: numbers at themselves, on a log axis if they span decades; names in a row."""
+    if _are_numbers(values):
+        x = np.array(values, float)
+        if x.min() > 0 and x.max() >= 10 * x.min():
+            axis.set_xscale("log")
+        if len(set(values)) <= FEW:
+            axis.set_xticks(sorted(set(values)), [f"{value:g}" for value in sorted(set(values))])
+            axis.set_xticks([], minor=True)
+        return x
+    names = list(dict.fromkeys(map(str, values)))
+    axis.set_xticks(range(len(names)), names)
+    axis.set_xlim(-0.5, len(names) - 0.5)
+    return np.array([names.index(str(value)) for value in values], float)
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
 def animation(
@@ -128,6 +192,6 @@ def _entropy_panel(axis: Any, side: np.ndarray, mean: np.ndarray, x: np.ndarray,
     return image
 
 
-def _legend(figure: Figure, axis: Any) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+def _legend(figure: Figure, *axes: Any) -> None:
+    found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=len(found), frameon=False)

@@ -1,0 +1,126 @@
+"""A search carried out: every trial a run that can be resumed, the best one a config that is ready to be trained.
+
+::
+
+    trials/007/    a run directory; with failed.json where too many members died; not for committing
+    sweep.json     a list: settings, status, numbers on held-out points and seconds of each trial
+    sweep.md       the same as a table, the best first
+    best.toml      the config of the best trial, for `stein train`
+    sweep.png      the metric against each key
+"""
+
+import io
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stein import durable
+from stein.experiments import config as configs
+from stein.experiments import folder as folders
+from stein.experiments.cells import Begin, make_missing, seconds, trained
+from stein.experiments.search import Plan, Trial
+from stein.report import plots
+from stein.train import ParticlesDiedError
+
+# What the numbers are of, by whether there are test points that no trial has looked at.
+NOTES = {
+    True: "`test_*` are of training images held out for the choice; no trial has read the test images.",
+    False: "`test_*` are of held-out points that the choice has used, so that those of the best trial flatter it: "
+    "judge it on points that no trial has seen.",
+}
+
+
+def make(folder: Path, trials: Sequence[Trial], workers: int, begin: Begin) -> None:
+    """Train what is neither finished nor failed yet, in so many processes; with one, its progress bar is shown."""
+    missing = {trial.place(folder): trial for trial in trials if _status(trial.place(folder)) == "missing"}
+    steps = sum(trial.config.train.steps for trial in missing.values())
+    make_missing(partial(make_trial, folder), missing, steps, workers, begin)
+
+
+def make_trial(folder: Path, trial: Trial, show: bool = False) -> None:
+    """Train one trial to its end, from wherever it was. One whose members die has an end too."""
+    place = trial.place(folder)
+    try:
+        with trained(trial.config, place, show):
+            pass
+    except ParticlesDiedError as error:
+        folders.write_json(place / "failed.json", {"reason": str(error)})
+
+
+def write(folder: Path, plan: Plan, command: str) -> dict[str, Any]:
+    """sweep.json, sweep.md, best.toml and sweep.png of trials that all have ended; returns the best trial's row."""
+    found = [_row(folder, trial) for trial in plan.trials]
+    _write(folder / "sweep.json", json.dumps(found, indent=1))
+    metric, sign = plan.search.metric, plan.search.sign
+    judged = sorted(  # of equals the first
+        (row for row in found if metric in row["metrics"]), key=lambda row: sign * row["metrics"][metric]
+    )
+    rest = [row for row in found if row not in judged]
+    _write(folder / "sweep.md", markdown([*judged, *rest], plan, command))
+    if not judged:
+        raise RuntimeError(f"no trial has a finite {metric}; {folder / 'sweep.json'} says how they ended")
+    config = plan.trials[int(judged[0]["trial"])].config
+    config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, validate=False))
+    _write(
+        folder / "best.toml",
+        f"# Trial {judged[0]['trial']} of {command}, the best of {len(found)}.\n\n{configs.dump(config)}",
+    )
+    picture = io.BytesIO()
+    values = [row["metrics"].get(metric) for row in found]
+    plots.search([row["settings"] for row in found], values, metric, best=int(judged[0]["trial"])).savefig(
+        picture, format="png", dpi=130
+    )
+    durable.replace(folder / "sweep.png", picture.getvalue())
+    return judged[0]
+
+
+def markdown(rows: Sequence[dict[str, Any]], plan: Plan, command: str) -> str:
+    """A table in the order of ``rows``."""
+    metric, keys = plan.search.metric, list(plan.trials[0].settings)
+    others = sorted({name for row in rows for name in row["metrics"]} - {metric})
+    failed = sum(row["status"] == "failed" for row in rows)
+    lines = [
+        f"`{command}`: {len(rows)} trials, {failed} failed, the best {metric} first.",
+        NOTES[plan.unseen],
+        "",
+        f"| trial | {' | '.join(keys)} | {' | '.join([metric, *others])} | seconds |",
+        "|---" * (len(keys) + len(others) + 3) + "|",
+    ]
+    for row in rows:
+        numbers = [
+            f"{row['metrics'][name]:.4f}" if name in row["metrics"] else row["status"] for name in [metric, *others]
+        ]
+        settings = [_shown(value) for value in row["settings"].values()]
+        lines.append(f"| {row['trial']} | {' | '.join(settings)} | {' | '.join(numbers)} | {row['seconds']:.0f} |")
+    return "\n".join(lines)
+
+
+def _row(folder: Path, trial: Trial) -> dict[str, Any]:
+    place = trial.place(folder)
+    numbers = folders.read_json(place / "metrics.json")
+    row = {
+        "trial": trial.name,
+        "settings": trial.settings,
+        "status": _status(place),
+        "metrics": {name: value for name, value in numbers.items() if name.startswith("test_")},
+        "seconds": seconds(place),
+    }
+    return row | folders.read_json(place / "failed.json")
+
+
+def _status(place: Path) -> str:
+    if folders.is_finished(place):
+        return "finished"
+    return "failed" if (place / "failed.json").exists() else "missing"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _write(path: Path, text: str) -> None:
+    durable.replace(path, f"{text.rstrip()}\n".encode())

@@ -1,0 +1,52 @@
+"""Work that is shared among processes: what they are sent, and what is shown of them."""
+
+import pickle
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from stein.experiments import cells, protocols, search, sweep, tables
+from stein.experiments import folder as folders
+from stein.experiments.schema import Config, Data
+
+TRIAL = search.Trial("000", {"train.steps": 5}, Config(Data(name="digits")))
+CELL = tables.Cell("digits", "smoke", protocols.FASHION[0], 42)
+
+
+def test_several_processes_get_what_is_missing_and_their_steps_are_shown(tmp_path, monkeypatch):
+    """Sees more processes than work, a bar of another length, and steps of other runs."""
+    shown, called = [], []
+
+    def in_processes(work, wanted, workers, watch):
+        called.append((work, wanted, workers))
+        watch()
+
+    def begin(words, total):
+        shown.append((words, total))
+        return shown.append
+
+    monkeypatch.setattr(cells, "in_processes", in_processes)
+    for name, step in (("a", 30), ("c", 500)):
+        (tmp_path / name).mkdir()
+        folders.write_json(tmp_path / name / "progress.json", {"step": step})
+    work = partial(print, tmp_path)
+    cells.make_missing(work, {tmp_path / "a": "A", tmp_path / "b": "B"}, 200, 8, begin)
+    assert called == [(work, ["A", "B"], 2)]
+    assert shown == [("2 ensembles", 200), 30]
+    cells.make_missing(work, {}, 0, 8, begin)  # a pool of no processes is an error
+    assert len(called) == 1
+
+
+def test_one_process_is_this_one():
+    """Sees bars that nobody asked for, and none where one was."""
+    seen = []
+    cells.make_missing(lambda cell, show: seen.append((cell, show)), {Path("a"): 1, Path("b"): 2}, 10, 1, print)
+    assert seen == [(1, True), (2, True)]
+
+
+@pytest.mark.parametrize(("work", "cell"), [(sweep.make_trial, TRIAL), (tables.make_cell, CELL)])
+def test_work_can_be_sent_to_another_process(work, cell, tmp_path):
+    """Sees a part of it that only this process knows."""
+    sent = pickle.loads(pickle.dumps((partial(work, tmp_path), cell)))  # noqa: S301
+    assert (sent[0].func, sent[0].args, sent[1]) == (work, (tmp_path,), cell)

@@ -1,0 +1,133 @@
+"""The image tables: what the paper says about their rows, written down a second time."""
+
+import itertools
+
+import pytest
+
+from stein.experiments import config as configs
+from stein.experiments import protocols, tables
+
+SLOW, FAST = 2.5e-3, 5e-3
+# Name of the row, label of the published table, learning rate and annealing on FashionMNIST, then on CIFAR-10.
+PAPER = [
+    ("de", "DE", SLOW, "none", 1e-3, "none"),
+    ("w-svgd", "w-SVGD", FAST, "none", 1e-3, "none"),
+    ("f-svgd", "f-SVGD", FAST, "linear", 1e-4, "none"),
+    ("fw-svgd-l", "fw-SVGD-l", SLOW, "hyperbolic", 1e-3, "none"),
+    ("fw-svgd-s", "fw-SVGD-s", SLOW, "hyperbolic", 1e-3, "none"),
+    ("h-svgd-l", "h-SVGD-l", SLOW, "hyperbolic", 1e-3, "none"),
+    ("h-svgd-s", "h-SVGD-s", SLOW, "hyperbolic", 1e-3, "none"),
+    ("sgld-stochastic", "pSGLD", SLOW, "none", 1e-3, "none"),
+    ("w-svgd-stochastic", "w-SVGD", FAST, "none", 1e-3, "none"),
+    ("fw-svgd-l-stochastic", "fw-SVGD-l", SLOW, "hyperbolic", 1e-3, "none"),
+    ("fw-svgd-s-stochastic", "fw-SVGD-s", FAST, "hyperbolic", 1e-3, "none"),
+    ("h-svgd-l-stochastic", "h-SVGD-l", FAST, "hyperbolic", 1e-3, "linear"),
+    ("h-svgd-s-stochastic", "h-SVGD-s", FAST, "hyperbolic", 1e-3, "linear"),
+]
+PRESETS = ("smoke", "laptop", "paper", "corrected")
+EVERY_ROW = list(itertools.product(protocols.PROTOCOLS, PRESETS))
+
+
+@pytest.mark.parametrize(("table", "column"), [("table1", 2), ("digits", 2), ("table2", 4)])
+def test_the_thirteen_rows_are_the_papers(table, column):
+    """In their order. Sees a learning rate or an annealing of another row or table, also in the config."""
+    rows = protocols.rows(table)
+    assert len(rows) == 13
+    assert [(row.name, row.label, row.learning_rate, row.annealing) for row in rows] == [
+        (*line[:2], *line[column : column + 2]) for line in PAPER
+    ]
+    for row in rows:
+        config = protocols.config(table, "paper", row, 40)
+        assert config.optimiser.learning_rate == row.learning_rate
+        assert (config.annealing.name, config.optimiser.name) == (row.annealing, "adam")
+        assert (config.train.seed, config.method.stochastic) == (40, row.name.endswith("-stochastic"))
+
+
+def test_what_the_rows_share_is_the_papers():
+    """Sees a smaller budget under the name paper, and settings of the other table."""
+    row = protocols.rows("table1", ["h-svgd-l"])[0]
+    fashion = protocols.config("table1", "paper", row, 42)
+    assert (fashion.method.particles, fashion.train.steps, fashion.train.batch_size) == (50, 60_000, 256)
+    assert (fashion.model.name, fashion.model.hidden, fashion.annealing.steps) == ("mlp", (100, 100, 100), 1000)
+    assert (fashion.prior.scale, fashion.method.start) == (1.0, "prior")
+    cifar = protocols.config("table2", "paper", row, 42)
+    assert (cifar.method.particles, cifar.train.steps, cifar.train.batch_size) == (20, 35_000, 128)
+    assert (cifar.model.name, cifar.prior.scale, cifar.method.start) == ("resnet32", 0.1, "model")
+    for table, data, outside in (("table1", "fashion-mnist", "mnist"), ("table2", "cifar10", "svhn")):
+        shared = protocols.protocol(table, "paper")
+        assert (shared.data.name, shared.outside, shared.seeds) == (data, (outside,), (38, 39, 40, 41, 42))
+
+
+@pytest.mark.parametrize(("table", "preset"), EVERY_ROW)
+def test_every_row_is_a_config_that_a_run_accepts(table, preset):
+    """What a cell writes is what `stein resume` reads. Sees conflicts of a budget: pauses, annealing, local noise."""
+    for row in protocols.rows(table):
+        config = protocols.config(table, preset, row, 42)
+        assert configs.parse(configs.dump(config)) == config
+        assert not config.data.validate
+        assert not config.train.early_stop
+
+
+@pytest.mark.parametrize("table", protocols.PROTOCOLS)
+def test_a_smaller_budget_changes_nothing_but_the_budget(table):
+    """Sees a preset that changes the method, the data or a learning rate on the way."""
+    for row in protocols.rows(table):
+        paper = protocols.config(table, "paper", row, 42)
+        small, laptop, corrected = (
+            protocols.config(table, preset, row, 42) for preset in ("smoke", "laptop", "corrected")
+        )
+        assert small.train.steps <= 100
+        assert laptop.train.steps <= paper.train.steps == corrected.train.steps
+        for other in (small, laptop, corrected):
+            for section in ("data", "model", "likelihood", "prior", "optimiser"):
+                assert getattr(other, section) == getattr(paper, section)
+        assert small.method.name == laptop.method.name == paper.method.name
+        assert small.method.noise_place == laptop.method.noise_place == paper.method.noise_place
+
+
+@pytest.mark.parametrize("table", protocols.PROTOCOLS)
+def test_noise_is_the_published_one_or_the_right_one(table):
+    """Sees `paper` repaired in silence, and `corrected` that is not: root, place, repulsion and pSGLD's name."""
+    for row in protocols.rows(table):
+        published, right = (protocols.config(table, preset, row, 42).method for preset in ("paper", "corrected"))
+        if not row.stochastic:
+            assert published == right
+            assert not published.stochastic
+            continue
+        assert (published.noise, published.noise_place) == ("elementwise-shared", "adam-inside")
+        assert (right.noise, right.noise_place, right.repulsion) == ("cholesky", "langevin", "auto")
+        assert published.stochastic
+        assert right.stochastic
+        assert published.repulsion == ("auto" if row.method in ("sgld", "w-svgd") else "local")
+        assert (published.name, right.name) == (row.method, "psgld" if row.method == "sgld" else row.method)
+
+
+def test_f_svgd_has_its_functional_prior():
+    """As many draws as members. Sees an f-SVGD without a prior, which the other functional rows do not have."""
+    for row in protocols.rows("table1"):
+        method = protocols.config("table1", "paper", row, 42).method
+        assert method.functional_prior == ("ssge" if row.method == "f-svgd" else "none")
+        if row.method == "f-svgd":
+            assert method.prior_draws == method.particles
+
+
+def test_published_numbers():
+    """Two of each table by hand; a row for each of ours. Sees noise and no noise exchanged, and per cent."""
+    fashion, cifar = tables._published("table1"), tables._published("table2")
+    for table, published in (("table1", fashion), ("table2", cifar)):
+        assert list(published) == [(row.label, row.stochastic) for row in protocols.rows(table)]
+    assert fashion["h-SVGD-l", False]["auroc_md"] == 0.985
+    assert fashion["DE", False]["accuracy"] == pytest.approx(0.88864)
+    assert cifar["h-SVGD-s", True]["nll_paper"] == 0.269
+    assert cifar["pSGLD", True]["accuracy"] == pytest.approx(0.85818)
+    assert set(fashion["DE", False]) - set(cifar["DE", False]) == {"auroc_md"}
+    assert set(fashion["DE", False]) <= set(tables.SHOWN)
+    assert tables._published("digits") == {}
+
+
+def test_rows_are_chosen_by_name():
+    """In the table's order. Sees a name that is silently left out."""
+    chosen = protocols.rows("digits", ["h-svgd-l-stochastic", "de"])
+    assert [row.name for row in chosen] == ["de", "h-svgd-l-stochastic"]
+    with pytest.raises(ValueError, match=r"--methods = 'h-svgd': not in this table; it has de, w-svgd, "):
+        protocols.rows("digits", ["de", "h-svgd"])
