@@ -195,7 +195,7 @@ def descend(rule, problems, particles, **options):
 
 
 CASES = [(method, GAUSSIAN) for method in DETERMINISTIC] + [(method, LOGISTIC) for method in DETERMINISTIC]
-LONG = [("sge-wgd", GAUSSIAN), ("blob", GAUSSIAN), *CASES[len(DETERMINISTIC) :]]
+LONG = [*((method, GAUSSIAN) for method in ("kde-wgd", "sge-wgd", "ssge-wgd", "blob")), *CASES[len(DETERMINISTIC) :]]
 
 
 def check_particles(label, w, mean, covariance, sd_ratios, corr_error):

@@ -33,7 +33,7 @@ ALSO_ALLOWED = {
 PURE_UP_TO_ROW = 5
 IMPURE = ("stein.data", "stein.models.adapters")
 PURE_IMPORTS = {
-    *("jax", "jaxlib", "jaxtyping", "numpy", "optax", "equinox", "blackjax"),
+    *("jax", "jaxlib", "jaxtyping", "numpy", "scipy", "optax", "equinox", "blackjax"),
     *(
         "__future__",
         "abc",

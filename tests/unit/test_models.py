@@ -11,6 +11,7 @@ import pytest
 from flax import linen, nnx
 
 from stein import models
+from stein.models import resnet
 from stein.types import Model
 
 KEY = jax.random.key(0)
@@ -126,6 +127,14 @@ def convolve(x, layer):
             window = padded[:, i * stride : i * stride + 3, j * stride : j * stride + 3]
             out[:, i, j] = np.einsum("bhwc,ochw->bo", window, weight) + bias
     return out
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_both_ways_to_convolve_agree(stride):
+    """On a CPU and elsewhere, odd sizes too. Sees rows and columns exchanged, and a stride that starts elsewhere."""
+    weight, images = normal(0, 4, 3, 3, 3, dtype=jnp.float64), normal(1, 2, 7, 8, 3, dtype=jnp.float64)
+    product, convolution = (way(weight, images, stride) for way in (resnet._as_product, resnet._as_convolution))
+    np.testing.assert_allclose(product, convolution, rtol=1e-12, atol=1e-12)
 
 
 def test_a_resnet_against_numpy():

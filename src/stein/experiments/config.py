@@ -242,7 +242,7 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
     if data.target and not has_columns:
         yield "data.target", "must be empty: only .csv and .parquet files have named columns"
     if data.name not in IMAGES:
-        for key in ("folder", "classes", "validate"):
+        for key in ("folder", "classes", "most_test", "validate"):
             if getattr(data, key):
                 yield f"data.{key}", f"is for images by name; data.name must be one of {', '.join(IMAGES)}"
     if len(set(data.classes)) != len(data.classes):

@@ -18,14 +18,17 @@ def load(section: Data, flat: bool) -> tuple[data.Arrays, data.Arrays]:
     """
     found = _read(section, "train")
     if section.name == "cifar10":  # counted before classes are chosen, so that they are the same images for everybody
-        parts = slice(5000), slice(5000, None)
-        validation, train = (found._replace(x=found.x[at], y=_classes(found)[at]) for at in parts)
-        test = validation if section.validate else _read(section, "test")
-        return _learned(train, section, flat), _learned(test, section, flat)
-    learned = _learned(found, section, flat)
-    if section.validate:
-        return data.split(learned.x, learned.y, section.test_fraction, section.seed)
-    return learned, _learned(_read(section, "test"), section, flat)
+        held_out, found = (
+            found._replace(x=found.x[at], y=_classes(found)[at]) for at in (slice(5000), slice(5000, None))
+        )
+        train, test = _learned(found, section, flat), _learned(held_out, section, flat)
+    else:
+        train = _learned(found, section, flat)
+        train, test = data.split(train.x, train.y, section.test_fraction if section.validate else 0, section.seed)
+    if not section.validate:
+        test = _learned(_read(section, "test"), section, flat)
+    number = section.most_test or len(test.x)
+    return train, data.Arrays(test.x[:number], test.y[:number])
 
 
 def outside(name: str, section: Data, flat: bool) -> tuple[np.ndarray, str]:
@@ -40,9 +43,10 @@ def outside(name: str, section: Data, flat: bool) -> tuple[np.ndarray, str]:
         if not section.classes:
             raise ValueError(f"--ood {name}: the run learns all classes of its data (data.classes is empty)")
         parts = [_read(section, "train"), _read(section, "test")]
-        return np.concatenate([data.to_floats(p, flat)[~np.isin(_classes(p), section.classes)] for p in parts]), ""
+        x = np.concatenate([data.to_floats(p, flat)[~np.isin(_classes(p), section.classes)] for p in parts])
+        return x[: section.most_test or None], ""
     found = data.load_images(name, "test", section.folder or None)
-    return data.to_floats(found._replace(x=found.x[:MOST_OUTSIDE]), flat), found.note
+    return data.to_floats(found._replace(x=found.x[: section.most_test or MOST_OUTSIDE]), flat), found.note
 
 
 def _read(section: Data, part: Literal["train", "test"]) -> data.Images:

@@ -96,11 +96,14 @@ BUDGETS: dict[str, dict[str, dict[str, Any]]] = {
         "laptop": {"particles": 10, "steps": 10_000, "seeds": (42,)},
     },
     "table2": {
-        "smoke": {"particles": 2, "steps": 40, "annealing_steps": 10, "batch_size": 32, "seeds": (42,)},
+        "smoke": {
+            "particles": 2, "steps": 20, "annealing_steps": 10, "batch_size": 32, "seeds": (42,),
+            "data": Data(name="cifar10", most_test=200),
+        },
         "laptop": {"particles": 5, "steps": 2_000, "seeds": (42,)},
     },
-    "digits": {"smoke": {"particles": 4, "steps": 100, "annealing_steps": 20, "seeds": (42,)}, "laptop": {}},
-}
+    "digits": {"smoke": {"particles": 4, "steps": 100, "annealing_steps": 20, "seeds": (42,)}},
+}  # fmt: skip
 
 
 def protocol(table: str, preset: Preset) -> Protocol:

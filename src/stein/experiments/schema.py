@@ -52,6 +52,9 @@ class Data(Struct, frozen=True):
         tuple[Annotated[int, Meta(ge=0, le=999)], ...],
         about("learn only these classes of the images, renumbered from 0; empty: all", max_length=1000),
     ] = ()
+    most_test: Annotated[
+        int, about("use at most so many test images, and images out of distribution; 0: all", ge=0, le=10**9)
+    ] = 0
     validate: Annotated[
         bool, about("hold out some training images, as test_fraction says, and leave the test images alone")
     ] = False

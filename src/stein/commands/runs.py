@@ -1,0 +1,189 @@
+"""One run: its config, its training, how far it is, how good it is."""
+
+import contextlib
+import json as json_module
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional
+
+from stein import terminal
+
+Overrides = Annotated[
+    tuple[tuple[str, ...], ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(name="set", metavar="SECTION.KEY=VALUE ..."),
+]
+Threads = Annotated[int | None, tyro.conf.arg(metavar="N")]
+
+
+def train(
+    config: Positional[pathlib.Path],
+    *,
+    method: Annotated[str | None, tyro.conf.arg(metavar="METHOD")] = None,
+    stochastic: bool = False,
+    overrides: Overrides = (),
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    threads: Threads = None,
+    cache: bool = True,
+    quiet: bool = False,
+) -> None:
+    """Train an ensemble as a config file says, into a directory that can be resumed.
+
+    Ctrl-C ends the run at the next pause with a checkpoint; a second one ends it at once.
+
+    Args:
+        config: a TOML file; `stein config init` writes one with every key explained.
+        method: instead of method.name of the config; `stein methods` lists them.
+        stochastic: add the noise that makes the method a sampler.
+        overrides: other keys, as train.steps=2000 data.file=houses.csv.
+        out: directory of the run; runs/CONFIG-METHOD unless given.
+        threads: CPU threads; all there are unless given. The same number gives the same bytes.
+        cache: keep compiled programs in the user's cache directory, so that the next run starts faster.
+        quiet: no progress bar.
+    """
+    from stein.experiments import config as configs
+
+    pairs = [pair for group in overrides for pair in group]
+    chosen = configs.load(config, pairs, method, stochastic or None)
+    folder = out or _free_name(pathlib.Path("runs") / _run_name(config.stem, chosen))
+    _train_in(folder, True, lambda run, *how: run.start(chosen, folder, *how), threads, cache, quiet)
+
+
+def resume(
+    folder: Positional[pathlib.Path], *, threads: Threads = None, cache: bool = True, quiet: bool = False
+) -> None:
+    """Go on with a run that was stopped or killed, from its last good checkpoint.
+
+    Args:
+        folder: the directory of the run.
+        threads: CPU threads; as many as the run had before unless given.
+        cache: keep compiled programs in the user's cache directory.
+        quiet: no progress bar.
+    """
+    from stein.experiments import folder as folders
+
+    folders.check_is_run(folder)
+    if folders.is_finished(folder):
+        print(f"{folder} is finished: there is nothing to resume; its numbers are in {folder / 'metrics.json'}")
+        return
+    before = threads or folders.threads(folder)
+    _train_in(folder, False, lambda run, *how: run.resume(folder, *how), before, cache, quiet)
+
+
+def evaluate(
+    folder: Positional[pathlib.Path],
+    *,
+    ood: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME|FILE ...")] = (),
+    corruption: bool = False,
+    data_dir: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    threads: Threads = None,
+    cache: bool = True,
+) -> None:
+    """Put numbers on a finished run: how good, how well calibrated, and does it notice what it has never seen.
+
+    Writes evaluation.json, curves.json and figures/ into the run; docs/evaluation.md defines every number.
+
+    Args:
+        folder: the directory of the run.
+        ood: points of other kinds: .npy or .npz files with inputs like the run's own; for images also mnist, svhn and
+            the like, or other-classes, those that data.classes leaves out.
+        corruption: also blur the test images, at six intensities.
+        data_dir: where these are looked for first.
+        threads: CPU threads; all there are unless given.
+        cache: keep compiled programs in the user's cache directory.
+    """
+    from stein.experiments import folder as folders
+
+    folders.check_is_run(folder)
+    if not folders.is_finished(folder):
+        raise ValueError(f"{folder}: not finished; `stein resume {folder}` goes on with it")
+    _use_threads(threads)
+    with folders.claimed(folder, new=False):
+        with terminal.status("Importing JAX"):
+            from stein.experiments import evaluation, run
+        if cache:
+            run.use_compilation_cache()
+        with terminal.status("Predicting and drawing"):
+            numbers = evaluation.run(folder, ood, corruption, data_dir)
+    terminal.show(evaluation.table(numbers))
+    print(f"in {folder}: evaluation.json (every number), curves.json, figures/")
+
+
+def status(folders: Positional[tuple[pathlib.Path, ...]], *, json: bool = False) -> None:
+    """Show how far runs are: method, step, speed, time left, members alive, last metrics.
+
+    Args:
+        folders: directories of runs, or directories that hold some (as runs/).
+        json: print a JSON list instead of a table.
+    """
+    from stein.experiments import status as states
+
+    found = states.survey(folders)
+    if json:
+        print(json_module.dumps(found, indent=2))
+    else:
+        terminal.show(states.table(found))
+
+
+def config(action: Positional[Literal["init"]], path: Positional[pathlib.Path] = pathlib.Path("stein.toml")) -> None:
+    """Write a config file with every key, its default and its meaning.
+
+    Args:
+        action: init.
+        path: the file; one that is there is never overwritten.
+    """
+    from stein.experiments import config as configs
+
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(configs.template())
+    print(f"wrote {path}; edit it, then: stein train {path}")
+
+
+def _train_in(
+    folder: pathlib.Path, new: bool, work: Callable[..., None], threads: int | None, cache: bool, quiet: bool
+) -> None:
+    """Train or go on, with the run locked and signals heard from the first moment, and say how it ended."""
+    from stein.experiments import folder as folders
+    from stein.experiments import signals
+
+    _use_threads(threads)
+
+    def warn(message: str) -> None:
+        with contextlib.suppress(OSError):  # nobody listens: no reason to stop training
+            print(f"warning: {message}", file=sys.stderr)
+
+    with folders.claimed(folder, new), signals.requests() as requests:
+        with terminal.status("Importing JAX"):
+            from stein.experiments import run
+        if cache:
+            run.use_compilation_cache()
+        work(run, requests, not quiet, warn)
+    numbers = json_module.loads((folder / "metrics.json").read_bytes())
+    shown = {name: value for name, value in numbers.items() if name.startswith("test_")}
+    results = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
+    print(
+        f"{folder}: {numbers['steps']} steps of {numbers['method']} done, {numbers['alive']} members alive  {results}"
+    )
+    print(f"the ensemble is in {folder / 'ensemble.safetensors'}, about it: {folder / 'card.md'}")
+
+
+def _use_threads(threads: int | None) -> None:
+    if threads is not None:
+        if threads < 1:
+            raise ValueError(f"--threads = {threads}: must be at least 1")
+        os.environ["NPROC"] = str(threads)  # read by XLA when it makes its thread pool
+
+
+def _run_name(stem: str, config: Any) -> str:
+    return f"{stem}-{config.method.name}" + ("-stochastic" if config.method.stochastic else "")
+
+
+def _free_name(path: pathlib.Path) -> pathlib.Path:
+    """The path itself, or with the first number that makes it new."""
+    names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in range(1, 10**6))
+    return next(name for name in names if not name.exists())

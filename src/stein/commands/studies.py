@@ -1,0 +1,187 @@
+"""Many ensembles at once: the demo, the paper's figures and tables, searches."""
+
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import Positional
+
+from stein import terminal
+
+
+def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 6000) -> None:
+    """Train five kinds of ensembles on a curve with a gap in its data, beside the posterior, and draw them.
+
+    Takes about a minute. The posterior comes with the package: `stein reproduce hmc` makes it again.
+
+    Args:
+        out: directory for the report, the figure, the animation and the numbers.
+        steps: training steps for each method.
+    """
+    with terminal.status("Importing JAX"):
+        from stein.experiments import demo as experiment
+        from stein.experiments.run import use_compilation_cache
+    use_compilation_cache()
+    out.mkdir(parents=True, exist_ok=True)
+    with terminal.bars() as bars:
+        result = experiment.run(steps=steps, begin=bars)
+    with terminal.status("Drawing"):
+        experiment.write(result, out)
+
+    from rich.table import Table
+
+    header, rows = experiment.table(result)
+    table = Table(title="spread of the members over that of the posterior, and distances from it", box=None,
+                  header_style="bold", title_justify="left")  # fmt: skip
+    for i, column in enumerate(header):
+        table.add_column(column, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    terminal.show(table)
+    print(f"report: {out / 'report.html'}, figure: {out / 'regression.png'}")
+    print("look at the gap between the two clouds of points, where nothing was seen: HMC is the right answer")
+
+
+Preset = Literal["smoke", "laptop", "paper", "corrected"]
+TABLES = ("table1", "table2", "digits")
+
+
+def reproduce(
+    what: Positional[Literal["fig1", "fig-stochastic", "ablation", "hmc", "table1", "table2", "digits"]],
+    *,
+    preset: Annotated[Preset | None, tyro.conf.arg(metavar="PRESET")] = None,
+    tasks: tuple[Literal["regression", "classification"], ...] = ("regression", "classification"),
+    methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ROW ...")] = (),
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = (),
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+) -> None:
+    """Make the paper's figures and tables again, or the posterior that the toy figures are compared with.
+
+    What is finished is kept, and what is half done is resumed: the same command goes on after an interruption.
+
+    Args:
+        what: fig1 (deterministic) and fig-stochastic: every method on the toy tasks; ablation: fw-SVGD with one setting
+            changed at a time; hmc: the long chains of the reference; table1: FashionMNIST against MNIST; table2:
+            CIFAR-10 against SVHN; digits: the rows of the tables on scikit-learn's digits. Tables come with their
+            learning, calibration and corruption curves.
+        preset: smoke (minutes), laptop (tables only: two cores, an hour or two), paper (the paper's settings),
+            corrected (the right noise; for fig1 what we recommend). Unless given paper, but laptop for table1 and 2.
+        tasks: of the toy figures, one of the two, or both.
+        methods: only these rows: "fw-SVGD, exact" in toy figures, h-svgd-l or h-svgd-l-stochastic in tables.
+        seeds: other training seeds than 38 to 42.
+        out: directory of the results; results/fig1, results/table1-laptop and the like unless given.
+        workers: processes that train at the same time, of one thread each; one for each CPU unless given.
+    """
+    workers = _number_of(workers)
+    preset = preset or ("laptop" if what in ("table1", "table2") else "paper")
+    folder = out or pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
+    if what in TABLES:
+        _reproduce_table(what, preset, methods, seeds, folder, workers)
+    elif preset == "laptop":
+        raise ValueError(f"--preset laptop: is for tables; {what} has smoke, paper and corrected")
+    elif what == "hmc":
+        _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
+    else:
+        _reproduce_figure(what, preset, tasks, methods, seeds, folder, workers)
+
+
+def _number_of(workers: int | None) -> int:
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers = {workers}: must be at least 1")
+    return workers or os.cpu_count() or 1
+
+
+def _reproduce_figure(
+    what: str,
+    preset: str,
+    tasks: Sequence[str],
+    labels: Sequence[str],
+    seeds: Sequence[int],
+    folder: pathlib.Path,
+    workers: int,
+) -> None:
+    with terminal.status("Importing JAX"):
+        from stein.experiments import figures
+        from stein.experiments.run import use_compilation_cache
+    use_compilation_cache()
+    cells = figures.missing_cells(what, preset, folder, tasks, labels, seeds)
+    with terminal.bars() as bars:
+        figures.run_cells(folder, cells, min(workers, max(len(cells), 1)), bars)
+    with terminal.status("Comparing with the posterior"):
+        figures.write(what, preset, folder, seeds)
+    print((folder / "table.md").read_text())
+    print(f"in {folder}: table.md, table.json (every seed) and the figure")
+
+
+def _reproduce_table(
+    what: str, preset: Preset, rows: Sequence[str], seeds: Sequence[int], folder: pathlib.Path, workers: int
+) -> None:
+    from stein.experiments import protocols
+
+    protocols.rows(what, rows)  # before JAX: a name that is not there is said at once
+    with terminal.status("Importing JAX"):
+        from stein.experiments import tables
+        from stein.experiments.run import use_compilation_cache
+    use_compilation_cache()
+    with terminal.bars() as bars:
+        tables.make(folder, tables.cells(what, preset, rows, seeds), workers, bars)
+    with terminal.status("Drawing"):
+        tables.write(folder, tables.cells(what, preset, (), seeds), f"stein reproduce {what} --preset {preset}")
+    print((folder / "table.md").read_text())
+    print(f"in {folder}: table.md, table.tex, table.json (every seed), about.json and the figures")
+
+
+def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:
+    if importlib.util.find_spec("arviz") is None:  # now, not after the chains have run
+        raise ImportError("the diagnostics of the chains need ArviZ: pip install 'stein[arviz]'")
+    os.environ["JAX_ENABLE_X64"] = "1"
+    with terminal.status("Importing JAX"):
+        from stein.experiments import reference, toys
+    length = reference.Length(2, 500, 50, 10, 2, 6) if smoke else reference.Length()
+    for name in tasks:
+        task, place = toys.TASKS[name](), folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        reference.sample(task, place, length, say=lambda words: print(words, file=sys.stderr), show=True)
+        about = reference.publish(task, reference.load(task, place, length), folder, length)
+        rhat, ess = (about["diagnostics"][key] for key in ("rhat", "ess_bulk"))
+        print(f"{name}: {about['kept']} draws, R-hat at most {max(rhat):.3f}, bulk ESS at least {min(ess):.0f}")
+        print(f"draws: {folder / f'{name}.npz'}, about them: {folder / f'{name}.json'}")
+
+
+def sweep(
+    spec: Positional[pathlib.Path],
+    *,
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+) -> None:
+    """Search for the best settings of a run: a grid or random draws, judged on held-out points, never on test images.
+
+    What is finished is kept, and what is half done is resumed: the same command goes on after an interruption.
+
+    Args:
+        spec: a TOML file with [base] and [search]; docs/runs.md and examples/sweep-digits.toml explain it.
+        out: directory of the search; results/SPEC unless given.
+        workers: processes that train at the same time, of one thread each; one for each CPU unless given.
+    """
+    from stein.experiments import folder as folders
+    from stein.experiments import search
+
+    workers, plan, folder = _number_of(workers), search.load(spec), out or pathlib.Path("results") / spec.stem
+    search.check_folder(plan, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with folders.claimed(folder, new=False):
+        with terminal.status("Importing JAX"):
+            from stein.experiments import sweep as trials
+            from stein.experiments.run import use_compilation_cache
+        use_compilation_cache()
+        with terminal.bars() as bars:
+            trials.make(folder, plan.trials, workers, bars)
+        with terminal.status("Drawing"):
+            best = trials.write(folder, plan, f"stein sweep {spec}")
+    print((folder / "sweep.md").read_text())
+    print(f"best: trial {best['trial']}; its config is {folder / 'best.toml'}, the figure {folder / 'sweep.png'}")
