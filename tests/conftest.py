@@ -4,8 +4,8 @@ import json
 import os
 from importlib.metadata import version
 
-# Most tests compile for seconds and run for milliseconds; those that run longer ask for more effort themselves, and what
-# users run, with XLA's own settings, is tested in processes of its own. XLA aborts where it does not know a flag.
+# Most tests compile for seconds and run for milliseconds; those that run longer ask for more effort themselves, and
+# XLA's own settings, which users run, are tested in processes of their own. XLA aborts where it does not know a flag.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),

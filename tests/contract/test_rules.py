@@ -125,14 +125,7 @@ def noise_map(rule, state, monkeypatch):
 ORDER = np.array([2, 0, 3, 1])
 
 
-DRIFTS = [case for case in CASES if case not in NOISY]
-DRIFTS_FIRST = [
-    pytest.param(*case, marks=() if case in KINDS or "fw-svgd" in case[0] or case[0] in MIXED else pytest.mark.long)
-    for case in DRIFTS
-]
-
-
-@pytest.mark.parametrize(("name", "noisy"), DRIFTS_FIRST)
+@pytest.mark.parametrize(("name", "noisy"), [case for case in CASES if case not in NOISY])
 def test_order_of_members_does_not_matter_to_the_drift(name, noisy):
     """Sees a sum over the wrong particle axis, K in place of its transpose, an index used as an id."""
     algo, step = compiled(name, noisy)
