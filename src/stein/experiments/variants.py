@@ -133,6 +133,7 @@ def _ablation(task: Task) -> tuple[Variant, ...]:
         *common,
         Variant("rate x 10", "fw-svgd-l", rate(10)),
         Variant("steps x 3", "fw-svgd-l", steps=3),
+        Variant("steps x 3, 1 point in the box", "fw-svgd-l", target=in_the_box_of(task, 1), steps=3),
         Variant("2 points in the box", "fw-svgd-l", target=two),
         Variant("4 points in the box", "fw-svgd-l", target=four),
         Variant("4 points everywhere", "fw-svgd-l", target=extra_points([0.0], [7.0], 4)),
