@@ -13,10 +13,10 @@ from tyro.conf import Positional
 from stein import terminal
 
 
-def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 6000) -> None:
+def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 5000) -> None:
     """Train five kinds of ensembles on a curve with a gap in its data, beside the posterior, and draw them.
 
-    Takes about a minute. The posterior comes with the package: `stein reproduce hmc` makes it again.
+    Takes a minute or two. The posterior comes with the package: `stein reproduce hmc` makes it again.
 
     Args:
         out: directory for the report, the figure, the animation and the numbers.

@@ -13,7 +13,7 @@ from stein.experiments.folder import write_json
 from stein.report import html, plots
 
 # Less than the paper's 50 members and 10,000 steps, so that it takes a minute.
-PARTICLES, STEPS, LEARNING_RATE = 20, 6000, 2e-3
+PARTICLES, STEPS, LEARNING_RATE = 20, 5000, 2e-3
 FRAMES = 20
 SHOWN = ("rho_gap", "rho_data", "rho_ext", "E_std", "W1")
 Members = Float[np.ndarray, "n g"]
