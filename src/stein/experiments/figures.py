@@ -178,7 +178,7 @@ def noise_against_none(rows: Mapping[str, Mapping[int, Numbers]], other: Any, ta
     """
     claims = []
     for number, label in itertools.product(DISTANCES[task], rows):
-        without = "DE" if label == "SGLD" else label
+        without = "DE" if "SGLD" in label else label
         before = other["tasks"].get(task, {"rows": {}})["rows"].get(without, {"seeds": {}})["seeds"]
         common = [seed for seed in rows[label] if str(seed) in before]
         if common:
