@@ -44,8 +44,8 @@ mutants: $(STAMP)  ## plant bugs and see the tests catch them
 crash-test: $(STAMP)  ## kill N training processes (300 unless given) and compare bytes
 	$(BIN)/python tests/crash_test.py $(or $(N),300)
 
-bench: $(STAMP)  ## measure the engine on a quiet machine, into benchmarks/results.json
-	$(BIN)/python benchmarks/bench.py
+bench: $(STAMP)  ## measure on a quiet machine (ROWS=P7: only that), into benchmarks/results.json
+	$(BIN)/python benchmarks/bench.py $(ROWS)
 
 clean:  ## remove .venv and everything that can be made again
 	rm -rf $(VENV) build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

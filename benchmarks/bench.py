@@ -37,7 +37,7 @@ def toy() -> tuple:
     )
 
 
-def loop_overhead(steps: int = 1000) -> dict:
+def loop_overhead(steps: int = 1000) -> list[dict]:
     """P8: a step inside the training loop, everything on as `stein train` has it, over a step of the bare scan.
 
     Both in turn, a thousand steps each with one checkpoint, and the median of the ratios of neighbours: on a machine
@@ -71,9 +71,9 @@ def loop_overhead(steps: int = 1000) -> dict:
     ratios = [a / b for a, b in zip(ours[1:], theirs[1:], strict=True)]
     quarter, ratio, three = statistics.quantiles(ratios, n=4)
     size = f"w-svgd, 1-50-50-1, n = 50, B = 64, {steps} steps with 10 log lines, an evaluation and a checkpoint"
-    return {"row": "P8 training loop / bare scan", "size": size, "seconds": statistics.median(ours[1:]),
+    return [{"row": "P8 training loop / bare scan", "size": size, "seconds": statistics.median(ours[1:]),
             "peer_seconds": statistics.median(theirs[1:]), "ratio": ratio, "quartiles": [quarter, three],
-            "pairs": PAIRS, "limit": 1.05, "holds": ratio <= 1.05}  # fmt: skip
+            "pairs": PAIRS, "limit": 1.05, "holds": ratio <= 1.05}]  # fmt: skip
 
 
 def row(name: str, size: str, ours: float, theirs: float, limit: float) -> dict:
@@ -153,11 +153,18 @@ print(time.time())
 """
 
 
-def main() -> int:
-    rows = [loop_overhead(), *start_up(), *regression_figure()]
+MEASUREMENTS = {"P8": loop_overhead, "P13": start_up, "P7": regression_figure}
+
+
+def main(chosen: list[str]) -> int:
+    """Measure, all or the chosen; rows that are not measured stay as they were."""
+    path = HERE / "results.json"
+    rows = [row for name in chosen or MEASUREMENTS for row in MEASUREMENTS[name]()]
+    before = json.loads(path.read_text())["rows"] if chosen and path.exists() else []
+    kept = [row for row in before if row["row"] not in {row["row"] for row in rows}]
     facts = {name: doctor.facts()[name] for name in ("jax", "jaxlib", "python", "platform", "CPU threads")}
-    result = {"command": "make bench", "repeats": REPEATS, "environment": facts, "rows": rows}
-    (HERE / "results.json").write_text(json.dumps(result, indent=2) + "\n")
+    result = {"command": "make bench", "repeats": REPEATS, "environment": facts, "rows": [*kept, *rows]}
+    path.write_text(json.dumps(result, indent=2) + "\n")
     for r in rows:
         print(f"{r['row']:32} {r['ratio']:7.3f}  limit {r['limit']:5.2f}  {'holds' if r['holds'] else 'FAILS'}")
     return int(not all(r["holds"] for r in rows))
@@ -165,4 +172,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     np.seterr(all="raise")
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
