@@ -50,6 +50,12 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def user_cache() -> Path | None:
+    """Where things may lie that can be made or fetched again; None on a machine without a home."""
+    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and f"{os.environ['HOME']}/.cache")
+    return Path(base) / "stein" if base else None
+
+
 def replace(path: Path, data: bytes) -> None:
     """A whole file in place of whatever was there: readers see the old one or the new one."""
     temporary = path.parent / f".tmp-{os.getpid()}-{uuid.uuid4().hex}-{path.name}"

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from stein import durable
+
 MEGABYTE = 2**20
 DEBIAN = "/usr/share/datasets/fashion-mnist"  # apt-get install dataset-fashion-mnist
 
@@ -186,8 +188,8 @@ def dataset(name: str) -> Dataset:
 
 def cache_folder() -> Path | None:
     """Where downloads go unless told otherwise; None on a machine without a home."""
-    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and f"{os.environ['HOME']}/.cache")
-    return Path(base) / "stein" / "data" if base else None
+    cache = durable.user_cache()
+    return cache and cache / "data"
 
 
 def find(file: File, data_dir: Path | None = None) -> Path | None:

@@ -1,6 +1,5 @@
 """A finished run, judged: its ensemble on the held-out points, on points of other kinds and on blurred images."""
 
-import io
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from stein.experiments import config as configs
 from stein.experiments import folder as folders
 from stein.experiments import images
 from stein.experiments.assemble import Parts, assemble
+from stein.experiments.run import set_precision
 from stein.experiments.schema import IMAGES, Data
 from stein.metrics import uncertainty
 from stein.report import evaluation as figures
@@ -52,7 +52,7 @@ class _About(msgspec.Struct):
 def load(folder: Path) -> Finished:
     """The ensemble of a finished run, with the model, the likelihood and the data of its config."""
     config = configs.load(folder / "config.toml")
-    jax.config.update("jax_enable_x64", config.train.precision == "float64")
+    set_precision(config)
     parts = assemble(config)
     n, path = config.method.particles, folder / "ensemble.safetensors"
     like = jax.eval_shape(lambda key: parts.algorithm.init(key, n), jax.random.key(0)).particles
@@ -121,9 +121,7 @@ def run(
     for name in FIGURES:
         path = folder / "figures" / f"{name}.png"
         if name in drawn:
-            picture = io.BytesIO()
-            drawn[name].savefig(picture, format="png", dpi=150)
-            durable.replace(path, picture.getvalue())
+            folders.write_figure(path, drawn[name], dpi=150)
         else:
             path.unlink(missing_ok=True)  # of an evaluation with other options
     return found

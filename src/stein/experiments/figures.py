@@ -20,8 +20,9 @@ from stein import data, durable, predict, train
 from stein.ensembles import build
 from stein.experiments import reference, toys
 from stein.experiments.cells import Begin, Numbers, in_processes, paired, summary, with_error
+from stein.experiments.protocols import SEEDS
 from stein.experiments.toys import Task
-from stein.experiments.variants import SEEDS, SIZES, Size, Variant, variants
+from stein.experiments.variants import SIZES, Size, Variant, variants
 from stein.report import plots
 from stein.types import Particles
 

@@ -15,6 +15,7 @@
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import shutil
@@ -111,6 +112,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     durable.replace(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def write_text(path: Path, text: str) -> None:
+    durable.replace(path, f"{text.rstrip()}\n".encode())
+
+
+def write_figure(path: Path, figure: Any, dpi: int) -> None:
+    """A matplotlib figure as PNG."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=dpi)
+    durable.replace(path, picture.getvalue())
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

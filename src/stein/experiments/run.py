@@ -38,7 +38,7 @@ def start(config: configs.Config, folder: Path, requests: list[int], show: bool,
         show: draw a progress bar.
         warn: called with one line for everything that the user should know and that does not end the run.
     """
-    _set_precision(config)
+    set_precision(config)
     parts = assemble(config)  # before anything is written: bad data leaves no run behind
     durable.sweep(folder)
     folders.write_json(folder / "env.json", _environment())
@@ -55,16 +55,16 @@ def resume(folder: Path, requests: list[int], show: bool, warn: Callable[[str], 
     for name in IDENTITY:
         if before.get(name) != now[name]:
             warn(f"{name} was {before.get(name)} and is {now[name]}: the run goes on, the same to rounding only")
-    _set_precision(config)
+    set_precision(config)
     _Run(config, folder, assemble(config), requests, show, warn).go_on()
 
 
 def use_compilation_cache() -> None:
     """Keep what XLA compiles in the user's cache directory, for the next run."""
-    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and f"{os.environ['HOME']}/.cache")
-    if not base:
+    cache = durable.user_cache()
+    if cache is None:
         return
-    place = Path(base) / "stein" / "xla"
+    place = cache / "xla"
     with contextlib.suppress(OSError):  # no place for a cache is no reason not to train
         place.mkdir(parents=True, exist_ok=True)
         if os.access(place, os.W_OK):
@@ -221,7 +221,7 @@ class _Run:
         folders.write_json(self.folder / "metrics.json", method | {"steps": int(state.step)} | numbers)
 
 
-def _set_precision(config: configs.Config) -> None:
+def set_precision(config: configs.Config) -> None:
     jax.config.update("jax_enable_x64", config.train.precision == "float64")
 
 

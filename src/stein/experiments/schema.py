@@ -26,7 +26,8 @@ MethodName = Literal[
     "de", "sgld", "psgld", "w-svgd", "f-svgd", "fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s",
     "hp-svgd", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob",
 ]  # fmt: skip
-IMAGES = ("digits", "fashion-mnist", "mnist", "cifar10")
+ImageName = Literal["digits", "fashion-mnist", "mnist", "cifar10"]
+IMAGES = get_args(ImageName)
 FUNCTIONAL = ("f-svgd", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob")
 NEVER_STOCHASTIC = ("de", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", *FUNCTIONAL)
 WITH_REPULSION = ("fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s", "hp-svgd")
@@ -37,7 +38,7 @@ class Data(Struct, frozen=True):
     """What to learn from: a built-in set by name, one file, or a pair of files."""
 
     name: Annotated[
-        Literal["", "regression-1d", "classification-2d", "digits", "fashion-mnist", "mnist", "cifar10"],
+        Literal["", "regression-1d", "classification-2d", ImageName],
         about("a data set by name; `stein data list` says where the images are"),
     ] = ""
     file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths start at this file's folder")] = ""

@@ -9,7 +9,6 @@
     sweep.png      the metric against each key
 """
 
-import io
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from stein import durable
 from stein.experiments import config as configs
 from stein.experiments import folder as folders
 from stein.experiments.cells import Begin, make_missing, seconds, trained
@@ -54,27 +52,24 @@ def make_trial(folder: Path, trial: Trial, show: bool = False) -> None:
 def write(folder: Path, plan: Plan, command: str) -> dict[str, Any]:
     """sweep.json, sweep.md, best.toml and sweep.png of trials that all have ended; returns the best trial's row."""
     found = [_row(folder, trial) for trial in plan.trials]
-    _write(folder / "sweep.json", json.dumps(found, indent=1))
+    folders.write_text(folder / "sweep.json", json.dumps(found, indent=1))
     metric, sign = plan.search.metric, plan.search.sign
     judged = sorted(  # of equals the first
         (row for row in found if metric in row["metrics"]), key=lambda row: sign * row["metrics"][metric]
     )
     rest = [row for row in found if row not in judged]
-    _write(folder / "sweep.md", markdown([*judged, *rest], plan, command))
+    folders.write_text(folder / "sweep.md", markdown([*judged, *rest], plan, command))
     if not judged:
         raise RuntimeError(f"no trial has a finite {metric}; {folder / 'sweep.json'} says how they ended")
     config = plan.trials[int(judged[0]["trial"])].config
     config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, validate=False))
-    _write(
+    folders.write_text(
         folder / "best.toml",
         f"# Trial {judged[0]['trial']} of {command}, the best of {len(found)}.\n\n{configs.dump(config)}",
     )
-    picture = io.BytesIO()
     values = [row["metrics"].get(metric) for row in found]
-    plots.search([row["settings"] for row in found], values, metric, best=int(judged[0]["trial"])).savefig(
-        picture, format="png", dpi=130
-    )
-    durable.replace(folder / "sweep.png", picture.getvalue())
+    figure = plots.search([row["settings"] for row in found], values, metric, best=int(judged[0]["trial"]))
+    folders.write_figure(folder / "sweep.png", figure, dpi=130)
     return judged[0]
 
 
@@ -120,7 +115,3 @@ def _status(place: Path) -> str:
 
 def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _write(path: Path, text: str) -> None:
-    durable.replace(path, f"{text.rstrip()}\n".encode())

@@ -10,7 +10,6 @@
 """
 
 import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +19,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stein import durable
 from stein.experiments import config as configs
 from stein.experiments import evaluation, protocols
 from stein.experiments import folder as folders
@@ -79,10 +77,10 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
     if not finished:
         raise ValueError(f"{folder}: no run of this table is finished")
     found = [_row(folder, cell) for cell in finished]
-    _write(folder / "table.json", json.dumps(found, indent=1))
+    folders.write_text(folder / "table.json", json.dumps(found, indent=1))
     published = _published(finished[0].table)
-    _write(folder / "table.md", markdown(found, published))
-    _write(folder / "table.tex", latex(found, published))
+    folders.write_text(folder / "table.md", markdown(found, published))
+    folders.write_text(folder / "table.tex", latex(found, published))
     about = {
         "command": command,
         "note": sorted({row["note"] for row in found if row["note"]}),
@@ -92,7 +90,7 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
             for cell in {cell.row: cell for cell in finished}.values()
         },
     }
-    _write(folder / "about.json", json.dumps(about, indent=1))
+    folders.write_text(folder / "about.json", json.dumps(about, indent=1))
     draw(folder, finished)
 
 
@@ -202,10 +200,4 @@ def draw(folder: Path, finished: Sequence[Cell]) -> None:
             seeds.setdefault(cell.row.label, []).append(curves(cell)["corruption"])
         shown["corruption" + ("-stochastic" if noisy else "")] = figures.corruption(seeds)
     for name, figure in shown.items():
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=110)
-        durable.replace(folder / f"{name}.png", picture.getvalue())
-
-
-def _write(path: Path, text: str) -> None:
-    durable.replace(path, f"{text}\n".encode())
+        folders.write_figure(folder / f"{name}.png", figure, dpi=110)

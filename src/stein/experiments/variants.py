@@ -9,11 +9,10 @@ import optax
 from jaxtyping import Array
 
 from stein import functional_priors, kernels, rules
+from stein.experiments.protocols import SEEDS
 from stein.experiments.toys import Task
 from stein.targets import Measurement
 from stein.types import Key
-
-SEEDS = (38, 39, 40, 41, 42)
 
 
 class Variant(NamedTuple):

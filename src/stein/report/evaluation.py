@@ -42,12 +42,10 @@ def calibration(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]
         panels: by the title of the panel (the paper has noise off on the left and on on the right), then by method:
             ``points`` and ``accuracy``, and ``perfect``, which is drawn dashed in the method's colour.
     """
-    figure = Figure(figsize=(5.2 * len(panels) + 0.4, 4.1), layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    names = list(dict.fromkeys(name for methods in panels.values() for name in methods))
+    figure, axes, look = _panels(panels)
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
         for name, curve in methods.items():
-            colour, dashes = _look(names.index(name))
+            colour, dashes = look[name]
             axis.plot(curve["points"], curve["accuracy"], color=colour, ls=dashes, lw=1.6, label=name)
             if perfect and "perfect" in curve:
                 axis.plot(curve["points"], curve["perfect"], color=colour, lw=0.9, ls=":", alpha=0.8)
@@ -69,12 +67,10 @@ def learning(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) 
     Args:
         panels: by the title of the panel, then by method: rows with ``step`` and ``test_accuracy``.
     """
-    figure = Figure(figsize=(5.2 * len(panels) + 0.4, 4.1), layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    names = list(dict.fromkeys(name for methods in panels.values() for name in methods))
+    figure, axes, look = _panels(panels)
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
         for name, rows in methods.items():
-            colour, dashes = _look(names.index(name))
+            colour, dashes = look[name]
             axis.plot(*zip(*((row["step"], row["test_accuracy"]) for row in rows), strict=True), color=colour,
                       ls=dashes, lw=1.6, label=name)  # fmt: skip
         axis.set(xlabel="training steps", title=title, xlim=(0, None))
@@ -139,6 +135,14 @@ def intervals(coverage: Mapping[str, Sequence[float]]) -> Figure:
     axis.legend(loc="upper left", frameon=False)
     _bare(axis)
     return figure
+
+
+def _panels(panels: Mapping[str, Iterable[str]]) -> tuple[Figure, Any, dict[str, tuple[str, str]]]:
+    """A figure with panels side by side, and the same look for a method in all of them."""
+    figure = Figure(figsize=(5.2 * len(panels) + 0.4, 4.1), layout="constrained")
+    names = dict.fromkeys(name for methods in panels.values() for name in methods)
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    return figure, axes, {name: _look(i) for i, name in enumerate(names)}
 
 
 def _look(i: int) -> tuple[str, str]:
