@@ -55,6 +55,37 @@ def test_a_table_has_its_numbers_and_figures(table: Path) -> None:
     assert f"{found[1]['nll_paper']:.3f}" in (table / "table.tex").read_text()
 
 
+def test_calibration_and_corruption_are_those_of_the_tables_ensembles(table: Path, cache: Path) -> None:
+    """Sees ensembles that are trained again for another view of them, and numbers of another row or blur."""
+    out = table.parent / "curves"
+    shutil.copytree(table, out / "digits")
+    found = read(table)[1]
+    for what, number, digits in (
+        ("calibration", "calibration_area", 3),
+        ("calibration", "calibration_coverage97", 0),
+        ("corruption", "blur_2_accuracy", 3),
+        ("corruption", "blur_2_auroc_h", 3),
+    ):
+        command = ["reproduce", what, "--tables", "digits", *COMMAND[2:], out, "--workers", "1"]
+        done = runs.run(command, cache, STEIN_FAILPOINT="folder.renamed:1", **QUICK)  # dead if anything were trained
+        assert done.returncode == 0, done.stderr
+        assert (out / "digits" / f"{what}.md").read_text() in done.stdout
+        assert any("h-SVGD-l" in line and f" {found[number]:.{digits}f} |" in line for line in done.stdout.splitlines())
+
+
+def test_a_cell_of_other_settings_is_not_taken_for_this_one(table: Path, cache: Path) -> None:
+    """Sees a half-trained cell that is resumed with its old settings and shown under the new ones' name."""
+    out = table.parent / "changed"
+    shutil.copytree(table, out)
+    cell = out / "cells" / "de-42"
+    (cell / "evaluation.json").unlink()
+    text = (cell / "config.toml").read_text()
+    (cell / "config.toml").write_text(text.replace("learning_rate = 0.0025", "learning_rate = 0.0026"))
+    refused = runs.run([*COMMAND, out, "--workers", "1"], cache, **QUICK)
+    assert refused.returncode == 2
+    assert f"{cell}: was begun with other settings; delete it, or give another --out" in refused.stderr
+
+
 def test_what_is_finished_stays_and_a_killed_cell_ends_with_the_same_numbers(table: Path, cache: Path) -> None:
     """One cell is taken away and its second training is killed. Sees a cell that is trained twice, one that is judged
     half trained, and a resumed one that ends elsewhere."""

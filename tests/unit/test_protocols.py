@@ -32,7 +32,7 @@ EVERY_ROW = list(itertools.product(protocols.PROTOCOLS, PRESETS))
 @pytest.mark.parametrize(("table", "column"), [("table1", 2), ("digits", 2), ("table2", 4)])
 def test_the_thirteen_rows_are_the_papers(table, column):
     """In their order. Sees a learning rate or an annealing of another row or table, also in the config."""
-    rows = protocols.rows(table)
+    rows = protocols.rows(table, "laptop")
     assert len(rows) == 13
     assert [(row.name, row.label, row.learning_rate, row.annealing) for row in rows] == [
         (*line[:2], *line[column : column + 2]) for line in PAPER
@@ -44,9 +44,19 @@ def test_the_thirteen_rows_are_the_papers(table, column):
         assert (config.train.seed, config.method.stochastic) == (40, row.name.endswith("-stochastic"))
 
 
+@pytest.mark.parametrize(("table", "exact"), [("table1", 1), ("table2", 1), ("digits", 0)])
+def test_at_the_papers_budget_one_row_has_the_exact_repulsion(table, exact):
+    """Beside the same row with the local one. Sees a fourteenth row that is another's copy, or in every preset."""
+    for preset, more in (("smoke", 0), ("laptop", 0), ("paper", exact), ("corrected", exact)):
+        rows = protocols.rows(table, preset)
+        assert [row.name for row in rows[13:]] == ["h-svgd-l-exact"] * more
+        repulsions = [protocols.config(table, preset, row, 42).method.repulsion for row in rows if not row.stochastic]
+        assert repulsions == ["auto"] * 7 + ["exact"] * more
+
+
 def test_what_the_rows_share_is_the_papers():
     """Sees a smaller budget under the name paper, and settings of the other table."""
-    row = protocols.rows("table1", ["h-svgd-l"])[0]
+    row = protocols.rows("table1", "paper", ["h-svgd-l"])[0]
     fashion = protocols.config("table1", "paper", row, 42)
     assert (fashion.method.particles, fashion.train.steps, fashion.train.batch_size) == (50, 60_000, 256)
     assert (fashion.model.name, fashion.model.hidden, fashion.annealing.steps) == ("mlp", (100, 100, 100), 1000)
@@ -62,7 +72,7 @@ def test_what_the_rows_share_is_the_papers():
 @pytest.mark.parametrize(("table", "preset"), EVERY_ROW)
 def test_every_row_is_a_config_that_a_run_accepts(table, preset):
     """What a cell writes is what `stein resume` reads. Sees conflicts of a budget: pauses, annealing, local noise."""
-    for row in protocols.rows(table):
+    for row in protocols.rows(table, preset):
         config = protocols.config(table, preset, row, 42)
         assert configs.parse(configs.dump(config)) == config
         assert not config.data.validate
@@ -72,7 +82,7 @@ def test_every_row_is_a_config_that_a_run_accepts(table, preset):
 @pytest.mark.parametrize("table", protocols.PROTOCOLS)
 def test_a_smaller_budget_changes_nothing_but_the_budget(table):
     """Sees a preset that changes the method, the data or a learning rate on the way."""
-    for row in protocols.rows(table):
+    for row in protocols.rows(table, "paper"):
         paper = protocols.config(table, "paper", row, 42)
         small, laptop, corrected = (
             protocols.config(table, preset, row, 42) for preset in ("smoke", "laptop", "corrected")
@@ -90,7 +100,7 @@ def test_a_smaller_budget_changes_nothing_but_the_budget(table):
 @pytest.mark.parametrize("table", protocols.PROTOCOLS)
 def test_noise_is_the_published_one_or_the_right_one(table):
     """Sees `paper` repaired in silence, and `corrected` that is not: root, place, repulsion and pSGLD's name."""
-    for row in protocols.rows(table):
+    for row in protocols.rows(table, "paper"):
         published, right = (protocols.config(table, preset, row, 42).method for preset in ("paper", "corrected"))
         if not row.stochastic:
             assert published == right
@@ -106,7 +116,7 @@ def test_noise_is_the_published_one_or_the_right_one(table):
 
 def test_f_svgd_has_its_functional_prior():
     """As many draws as members. Sees an f-SVGD without a prior, which the other functional rows do not have."""
-    for row in protocols.rows("table1"):
+    for row in protocols.rows("table1", "paper"):
         method = protocols.config("table1", "paper", row, 42).method
         assert method.functional_prior == ("ssge" if row.method == "f-svgd" else "none")
         if row.method == "f-svgd":
@@ -117,7 +127,7 @@ def test_published_numbers():
     """Two of each table by hand; a row for each of ours. Sees noise and no noise exchanged, and per cent."""
     fashion, cifar = tables._published("table1"), tables._published("table2")
     for table, published in (("table1", fashion), ("table2", cifar)):
-        assert list(published) == [(row.label, row.stochastic) for row in protocols.rows(table)]
+        assert list(published) == [(row.label, row.stochastic) for row in protocols.rows(table, "laptop")]
     assert fashion["h-SVGD-l", False]["auroc_md"] == 0.985
     assert fashion["DE", False]["accuracy"] == pytest.approx(0.88864)
     assert cifar["h-SVGD-s", True]["nll_paper"] == 0.269
@@ -129,7 +139,7 @@ def test_published_numbers():
 
 def test_rows_are_chosen_by_name():
     """In the table's order. Sees a name that is silently left out."""
-    chosen = protocols.rows("digits", ["h-svgd-l-stochastic", "de"])
+    chosen = protocols.rows("digits", "paper", ["h-svgd-l-stochastic", "de"])
     assert [row.name for row in chosen] == ["de", "h-svgd-l-stochastic"]
     with pytest.raises(ValueError, match=r"--methods = 'h-svgd': not in this table; it has de, w-svgd, "):
-        protocols.rows("digits", ["de", "h-svgd"])
+        protocols.rows("digits", "paper", ["de", "h-svgd"])

@@ -5,7 +5,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import tyro
 from tyro.conf import Positional
@@ -47,14 +47,16 @@ def demo(out: pathlib.Path = pathlib.Path("demo"), steps: int = 5000) -> None:
 
 
 Preset = Literal["smoke", "laptop", "paper", "corrected"]
-TABLES = ("table1", "table2", "digits")
+Table = Literal["table1", "table2", "digits"]
+Study = Literal["fig1", "fig-stochastic", "ablation", "hmc", "table1", "table2", "digits", "calibration", "corruption"]
 
 
 def reproduce(
-    what: Positional[Literal["fig1", "fig-stochastic", "ablation", "hmc", "table1", "table2", "digits"]],
+    what: Positional[Study],
     *,
     preset: Annotated[Preset | None, tyro.conf.arg(metavar="PRESET")] = None,
     tasks: tuple[Literal["regression", "classification"], ...] = ("regression", "classification"),
+    tables: tuple[Table, ...] = ("table1", "table2"),
     methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ROW ...")] = (),
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = (),
     out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
@@ -67,27 +69,37 @@ def reproduce(
     Args:
         what: fig1 (deterministic) and fig-stochastic: every method on the toy tasks; ablation: fw-SVGD with one setting
             changed at a time; hmc: the long chains of the reference; table1: FashionMNIST against MNIST; table2:
-            CIFAR-10 against SVHN; digits: the rows of the tables on scikit-learn's digits. Tables come with their
-            learning, calibration and corruption curves.
+            CIFAR-10 against SVHN; digits: the rows of the tables on scikit-learn's digits; calibration and corruption:
+            the curves of the tables' ensembles, which are trained if need be.
         preset: smoke (minutes), laptop (tables only: two cores, an hour or two), paper (the paper's settings),
             corrected (the right noise; for fig1 what we recommend). Unless given paper, but laptop for table1 and 2.
         tasks: of the toy figures, one of the two, or both.
+        tables: whose ensembles calibration and corruption are about.
         methods: only these rows: "fw-SVGD, exact" in toy figures, h-svgd-l or h-svgd-l-stochastic in tables.
         seeds: other training seeds than 38 to 42.
-        out: directory of the results; results/fig1, results/table1-laptop and the like unless given.
+        out: directory of the results; results/fig1, results/table1-laptop and the like unless given. Those of
+            calibration and corruption are in the directories of their tables: OUT/table1 and so on.
         workers: processes that train at the same time, of one thread each; one for each CPU unless given.
     """
     workers = _number_of(workers)
-    preset = preset or ("laptop" if what in ("table1", "table2") else "paper")
-    folder = out or pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
-    if what in TABLES:
-        _reproduce_table(what, preset, methods, seeds, folder, workers)
+    curves = what in ("calibration", "corruption")
+    preset = preset or ("laptop" if curves or what in ("table1", "table2") else "paper")
+
+    def folder(what: str) -> pathlib.Path:
+        return pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
+
+    if curves:
+        for table in tables:
+            place = out / table if out else folder(table)
+            _reproduce_table(table, preset, methods, seeds, place, workers, shown=what)
+    elif what in get_args(Table):
+        _reproduce_table(what, preset, methods, seeds, out or folder(what), workers)
     elif preset == "laptop":
         raise ValueError(f"--preset laptop: is for tables; {what} has smoke, paper and corrected")
     elif what == "hmc":
         _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
     else:
-        _reproduce_figure(what, preset, tasks, methods, seeds, folder, workers)
+        _reproduce_figure(what, preset, tasks, methods, seeds, out or folder(what), workers)
 
 
 def _number_of(workers: int | None) -> int:
@@ -119,11 +131,17 @@ def _reproduce_figure(
 
 
 def _reproduce_table(
-    what: str, preset: Preset, rows: Sequence[str], seeds: Sequence[int], folder: pathlib.Path, workers: int
+    what: str,
+    preset: Preset,
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    folder: pathlib.Path,
+    workers: int,
+    shown: str = "table",
 ) -> None:
     from stein.experiments import protocols
 
-    protocols.rows(what, rows)  # before JAX: a name that is not there is said at once
+    protocols.rows(what, preset, rows)  # before JAX: a name that is not there is said at once
     with terminal.status("Importing JAX"):
         from stein.experiments import tables
         from stein.experiments.run import use_compilation_cache
@@ -132,8 +150,8 @@ def _reproduce_table(
         tables.make(folder, tables.cells(what, preset, rows, seeds), workers, bars)
     with terminal.status("Drawing"):
         tables.write(folder, tables.cells(what, preset, (), seeds), f"stein reproduce {what} --preset {preset}")
-    print((folder / "table.md").read_text())
-    print(f"in {folder}: table.md, table.tex, table.json (every seed), about.json and the figures")
+    print((folder / f"{shown}.md").read_text())
+    print(f"in {folder}: {shown}.md, table.json (every seed), about.json and the figures")
 
 
 def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from stein.experiments import config as configs
 from stein.experiments import folder as folders
 from stein.experiments import run, signals
 from stein.experiments.run import use_compilation_cache
@@ -87,6 +88,8 @@ def trained(config: Config, place: Path, show: bool = False) -> Iterator[None]:
         print(f"warning: {place.name}: {message}", file=sys.stderr)
 
     new, begun = not (place / "config.toml").exists(), time.monotonic()
+    if not new and configs.load(place / "config.toml") != config:
+        raise ValueError(f"{place}: was begun with other settings; delete it, or give another --out")
     with folders.claimed(place, new), signals.requests() as requests:
         try:
             if new:

@@ -5,6 +5,7 @@
     cells/h-svgd-l-42/    a run directory, with evaluation.json and curves.json; not for committing
     table.json            a list: one row and seed each
     table.md, table.tex   means and standard errors beside the paper's
+    calibration.md, corruption.md
     about.json            the command, the config of every row, how long it took
     learning.png, calibration.png, corruption.png
 """
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from stein.data import corruptions
 from stein.experiments import config as configs
 from stein.experiments import evaluation, protocols
 from stein.experiments import folder as folders
@@ -26,10 +28,23 @@ from stein.experiments.cells import Begin, make_missing, seconds, summary, train
 from stein.experiments.protocols import Preset, Row
 from stein.report import evaluation as figures
 
-SHOWN = {
+Columns = dict[str, tuple[str, int]]
+"""What a table shows: by the number's name its title and its digits."""
+SHOWN: Columns = {
     "accuracy": ("accuracy", 3), "auroc_h": ("AUROC(H)", 3), "auroc_md": ("AUROC(MD)", 3), "h_ratio": ("Ho/Ht", 2),
     "md_ratio": ("MDo/MDt", 2), "ece": ("ECE", 3), "nll_paper": ("NLL, paper's", 3), "nll": ("NLL", 3),
 }  # fmt: skip
+CALIBRATION: Columns = {
+    "calibration_area": ("area", 3), "calibration_area_perfect": ("area, perfect ranking", 3),
+    "calibration_coverage97": ("points at 97 %", 0), "calibration_coverage97_perfect": ("perfect ranking", 0),
+    "calibration_rises": ("rises", 3),
+}  # fmt: skip
+BLURRED: dict[str, Columns] = {
+    title: {f"blur_{sigma:g}_{number}": (f"σ = {sigma:g}", 3) for sigma in corruptions.SIGMAS}
+    for number, title in (("accuracy", "Accuracy"), ("ece", "ECE"), ("auroc_h", "AUROC(H), blurred against clean"))
+}
+Published = dict[tuple[str, bool], dict[str, float]]
+"""The paper's numbers by label and noise."""
 
 
 class Cell(NamedTuple):
@@ -46,7 +61,7 @@ class Cell(NamedTuple):
 
 def cells(table: str, preset: Preset, methods: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[Cell]:
     """The cells of a table; every row's first seed before any row's second."""
-    chosen = protocols.rows(table, methods)
+    chosen = protocols.rows(table, preset, methods)
     return [
         Cell(table, preset, row, seed)
         for seed in (seeds or protocols.protocol(table, preset).seeds)
@@ -79,8 +94,10 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
     found = [_row(folder, cell) for cell in finished]
     folders.write_text(folder / "table.json", json.dumps(found, indent=1))
     published = _published(finished[0].table)
-    folders.write_text(folder / "table.md", markdown(found, published))
+    folders.write_text(folder / "table.md", markdown(found, {"": SHOWN}, published))
     folders.write_text(folder / "table.tex", latex(found, published))
+    folders.write_text(folder / "calibration.md", markdown(found, {"": CALIBRATION}))
+    folders.write_text(folder / "corruption.md", markdown(found, BLURRED))
     about = {
         "command": command,
         "note": sorted({row["note"] for row in found if row["note"]}),
@@ -102,7 +119,7 @@ def _row(folder: Path, cell: Cell) -> dict[str, Any]:
     return about | spent | {"seconds": seconds(place)} | numbers
 
 
-def _published(table: str) -> dict[tuple[str, bool], dict[str, float]]:
+def _published(table: str) -> Published:
     """The paper's numbers by label and noise; none for the digits."""
     path = resources.files("stein.experiments") / "published" / f"{table}.csv"
     if not path.is_file():
@@ -115,37 +132,40 @@ def _published(table: str) -> dict[tuple[str, bool], dict[str, float]]:
     return rows
 
 
-def _summaries(found: Sequence[dict[str, Any]]) -> dict[tuple[str, bool], dict[str, tuple[float, float | None]]]:
+def _summaries(
+    found: Sequence[dict[str, Any]], columns: Columns
+) -> dict[tuple[str, bool], dict[str, tuple[float, float | None]]]:
     """Mean and standard error over seeds, by label and noise."""
     groups: dict[tuple[str, bool], list[dict[str, float]]] = {}
     for row in found:
-        groups.setdefault((row["label"], row["stochastic"]), []).append({name: row[name] for name in SHOWN})
+        groups.setdefault((row["label"], row["stochastic"]), []).append({name: row[name] for name in columns})
     return {key: summary(rows) for key, rows in groups.items()}
 
 
-def markdown(found: Sequence[dict[str, Any]], published: dict[tuple[str, bool], dict[str, float]]) -> str:
-    """Ours in the first line of a cell, the paper's in brackets."""
+def markdown(found: Sequence[dict[str, Any]], tables: dict[str, Columns], published: Published | None = None) -> str:
+    """Ours, and the paper's in brackets; tables by their titles."""
     members, steps, points = (max(row[key] for row in found) for key in ("members", "steps", "test_points"))
     seeds = ", ".join(map(str, sorted({row["seed"] for row in found})))
     lines = [
         f"{members} members, {steps} steps, seeds {seeds}, {points} test points; ± is a standard error over seeds"
         + ("; in brackets the paper's number, made with its own budget." if published else "."),
-        "",
-        "| noise | method | " + " | ".join(title for title, _ in SHOWN.values()) + " |",
-        "|---" * (len(SHOWN) + 2) + "|",
     ]
-    for (label, noisy), numbers in _summaries(found).items():
-        paper = published.get((label, noisy), {})
-        shown = [
-            with_error(*numbers[name], digits) + (f" ({paper[name]:.{digits}f})" if name in paper else "")
-            for name, (_, digits) in SHOWN.items()
-        ]
-        lines.append(f"| {'yes' if noisy else 'no'} | {label} | " + " | ".join(shown) + " |")
+    for title, columns in tables.items():
+        lines += ["", f"**{title}**"] if title else []
+        lines += ["", "| noise | method | " + " | ".join(name for name, _ in columns.values()) + " |"]
+        lines += ["|---" * (len(columns) + 2) + "|"]
+        for (label, noisy), numbers in _summaries(found, columns).items():
+            paper = (published or {}).get((label, noisy), {})
+            shown = [
+                with_error(*numbers[name], digits) + (f" ({paper[name]:.{digits}f})" if name in paper else "")
+                for name, (_, digits) in columns.items()
+            ]
+            lines.append(f"| {'yes' if noisy else 'no'} | {label} | " + " | ".join(shown) + " |")
     notes = sorted({row["note"] for row in found if row["note"]})
     return "\n".join([*lines, *(["", *notes] if notes else [])])
 
 
-def latex(found: Sequence[dict[str, Any]], published: dict[tuple[str, bool], dict[str, float]]) -> str:
+def latex(found: Sequence[dict[str, Any]], published: Published) -> str:
     """The same as a LaTeX tabular (booktabs)."""
     lines = [
         rf"\begin{{tabular}}{{ll{'r' * len(SHOWN)}}}",
@@ -153,7 +173,7 @@ def latex(found: Sequence[dict[str, Any]], published: dict[tuple[str, bool], dic
         "noise & method & " + " & ".join(title for title, _ in SHOWN.values()) + r" \\",
         r"\midrule",
     ]
-    for (label, noisy), numbers in _summaries(found).items():
+    for (label, noisy), numbers in _summaries(found, SHOWN).items():
         shown = [with_error(*numbers[name], digits).replace("±", r"$\pm$") for name, (_, digits) in SHOWN.items()]
         lines.append(f"{'yes' if noisy else 'no'} & {label} & " + " & ".join(shown) + r" \\")
         paper = published.get((label, noisy), {})
