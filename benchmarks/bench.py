@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -139,6 +140,41 @@ def regression_figure() -> list[dict]:
     ]
 
 
+def prediction(images: int = 10_000, members: int = 50, chunk: int = 1000) -> list[dict]:
+    """P12: probabilities of many images, over the time that XLA needs for one product of as many operations.
+
+    In turn, and the best of each: 10,000 images flattened, networks of the paper's Table 1. (NumPy's BLAS is faster
+    than XLA's on many CPUs, by 1.4 on the one of results.json; no program inside XLA can use it.) The second row is
+    the memory that a chunk of activations takes beyond weights, images and answers, over what one layer of them needs.
+    """
+    widths = [784, 100, 100, 100, 10]
+    model = models.mlp(widths)
+    particles = jax.vmap(model.init)(jax.random.split(jax.random.key(0), members))
+    x = np.random.default_rng(0).random((images, widths[0]), np.float32)
+    operations = sum(i * o for i, o in pairwise(widths))
+    side = jax.numpy.asarray(x[:chunk])
+    other = jax.numpy.zeros((widths[0], members * operations // widths[0]))
+    product = jax.jit(jax.numpy.matmul)
+
+    def products() -> None:
+        for _ in range(0, images, chunk):
+            product(side, other).block_until_ready()
+
+    ours, theirs = [], []
+    for _ in range(PAIRS + 1):  # the first pair compiles
+        for work, taken in ((lambda: predict.in_chunks(model, particles, x, chunk=chunk), ours), (products, theirs)):
+            began = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - began)
+    compiled = predict._linked.lower(model, jax.nn.softmax, particles, side).compile()
+    activations = compiled.memory_analysis().temp_size_in_bytes
+    size = f"{images} images, n = {members}, 784-100-100-100-10, {chunk} at a time"
+    return [
+        row("P12 prediction / its products", size, min(ours[1:]), min(theirs[1:]), 1 / 0.8),
+        row("P12 memory / one layer's outputs", f"{size}; bytes", activations, 4 * chunk * members * 100, 4.0),
+    ]
+
+
 # What `stein train` does until its first step is done; it prints the time.
 FIRST_STEP = """
 import pathlib, sys, time
@@ -153,7 +189,7 @@ print(time.time())
 """
 
 
-MEASUREMENTS = {"P8": loop_overhead, "P13": start_up, "P7": regression_figure}
+MEASUREMENTS = {"P8": loop_overhead, "P13": start_up, "P7": regression_figure, "P12": prediction}
 
 
 def main(chosen: list[str]) -> int:
