@@ -81,9 +81,10 @@ def warnings(found: Mapping[str, float], members: int) -> dict[str, str]:
             )
     ratio = found.get("force_ratio")
     if ratio is not None and ratio < 1e-3:
+        other = "" if "similarity_functions" in found else "a functional method (fw-svgd, h-svgd), "
         troubles["repulsion"] = (
             f"the repulsion is {100 * ratio:.2g} % of the pull of the data: the members find their modes as a deep "
-            "ensemble does; more spread needs a functional method (fw-svgd, h-svgd), noise, or fewer weights"
+            f"ensemble does; more spread needs {other}noise, or fewer weights"
         )
     return troubles
 
