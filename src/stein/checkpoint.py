@@ -2,20 +2,14 @@
 
 A checkpoint is a directory ``step-00001200`` with three safetensors files and ``manifest.json``, which holds the size
 and SHA-256 of each of them and of itself. It appears under its name only when it is complete and on the disk
-(:mod:`stein.durable`). Files come from strangers: nothing in them is executed, imported or used as a path, and nothing
-is allocated before its size is known to be the size that the config asks for.
+(:mod:`stein.durable`), and is read as if a stranger had written it (:mod:`stein.untrusted`).
 """
 
-import contextlib
-import errno
 import hashlib
 import json
-import os
 import platform
 import re
-import stat
-from collections.abc import Callable, Iterator, Mapping
-from io import BufferedReader
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,9 +20,10 @@ import msgspec
 import numpy as np
 import safetensors.numpy
 
-from stein import __version__, durable
+from stein import __version__, durable, untrusted
 from stein.ensembles import State
 from stein.types import Particles
+from stein.untrusted import CheckpointError, DamagedError
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -37,29 +32,6 @@ FILES = {
     "opt.safetensors": ("opt_state", "memory"),
     "rng.safetensors": ("key", "step", "ids", "alive"),
 }
-MAX_JSON = 2**21  # parsed JSON takes up to 35 times its own size; ten thousand leaves need about 1 MB
-MAX_OBJECTS = 50_000
-
-_DTYPES = {
-    **{f"I{8 * size}": np.dtype(f"i{size}") for size in (1, 2, 4, 8)},
-    **{f"U{8 * size}": np.dtype(f"u{size}") for size in (1, 2, 4, 8)},
-    **{f"F{8 * size}": np.dtype(f"f{size}") for size in (2, 4, 8)},
-    "BF16": np.dtype(jnp.bfloat16),
-    "BOOL": np.dtype(bool),
-    "C64": np.dtype(np.complex64),
-}
-
-
-class CheckpointError(ValueError):
-    """``file: what is wrong; what to do``, on one line."""
-
-
-class DamagedError(CheckpointError):
-    """Not what was once written. An older checkpoint may be good, which other errors do not give hope for."""
-
-    def __init__(self, file: Path, why: str) -> None:
-        super().__init__(f"{file}: damaged ({_shown(why)}); restore it from a copy or use another checkpoint")
-        self.file, self.why = file, _shown(why)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,12 +51,6 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     versions: dict[str, str]
     facts: dict[str, Any]
     sha256: str
-
-
-class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
-    dtype: str
-    shape: list[int]
-    data_offsets: tuple[int, int]
 
 
 def name_of(step: int) -> str:
@@ -121,7 +87,7 @@ def save(folder: Path, state: State, facts: Mapping[str, Any] = {}) -> Path:
             "written_by": __version__,
             "step": int(arrays["step"]),
             "files": {
-                file: {"size": len(data), "sha256": _sha256(data), "tensors": _described(_part(file, arrays))}
+                file: {"size": len(data), "sha256": _sha256(data), "tensors": untrusted.described(_part(file, arrays))}
                 for file, data in contents.items()
             },
             "generators": generators,
@@ -134,8 +100,10 @@ def save(folder: Path, state: State, facts: Mapping[str, Any] = {}) -> Path:
             "facts": facts,
         }
     )
-    if len(manifest) > MAX_JSON or manifest.count(b"{") > MAX_OBJECTS:
-        raise ValueError(f"{path / MANIFEST}: {len(manifest)} bytes, {MAX_JSON} are allowed; too many leaves or facts")
+    if len(manifest) > untrusted.MAX_JSON or manifest.count(b"{") > untrusted.MAX_OBJECTS:
+        raise ValueError(
+            f"{path / MANIFEST}: {len(manifest)} bytes, {untrusted.MAX_JSON} are allowed; too many leaves or facts"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     durable.sync(folder.parent)
     if path.exists():
@@ -160,19 +128,19 @@ def load(path: Path, like: State) -> tuple[State, dict[str, Any]]:
     expected = jax.eval_shape(lambda state: _plain(state, generators), like)
     manifest = read_manifest(path)
     for file, saved in manifest["files"].items():  # before all else: the size of a wrong config's files is no damage
-        _check_config(path / MANIFEST, saved["tensors"], _described(_part(file, expected)))
+        untrusted.check_described(path / MANIFEST, saved["tensors"], untrusted.described(_part(file, expected)))
     if manifest["generators"] != generators:
-        theirs = _shown(str(manifest["generators"]))
+        theirs = untrusted.shown(str(manifest["generators"]))
         raise CheckpointError(
             f"{path / MANIFEST}: random keys of {theirs}, here {generators}; set JAX_DEFAULT_PRNG_IMPL"
         )
     arrays: dict[str, Any] = {}
     for file, saved in manifest["files"].items():
         wanted = _part(file, expected)
-        data = _read(path / file, _most(wanted), saved["size"])
+        data = untrusted.read(path / file, untrusted.largest(wanted), saved["size"])
         if _sha256(data) != saved["sha256"]:
             raise DamagedError(path / file, "its SHA-256 is not the one in the manifest")
-        arrays |= _tensors(path / file, data, wanted)[0]
+        arrays |= untrusted.tensors(path / file, data, wanted)[0]
     if int(arrays["step"]) != manifest["step"]:
         raise DamagedError(path / MANIFEST, f"it says step {manifest['step']}, the state says {arrays['step']}")
     for name, generator in generators.items():
@@ -185,21 +153,21 @@ def read_manifest(path: Path) -> dict[str, Any]:
     where = path / MANIFEST
     if path.is_symlink() or not path.is_dir():
         raise DamagedError(path, "not a directory")
-    raw = _read(where, MAX_JSON)
-    manifest = _json(where, raw)
+    raw = untrusted.read(where, untrusted.MAX_JSON)
+    manifest = untrusted.json_object(where, raw)
     try:
         intact = _signed({key: value for key, value in manifest.items() if key != "sha256"}) == raw
     except (ValueError, RecursionError):
         intact = False
     if not intact:
         raise DamagedError(where, "its SHA-256 is not the one in it")
-    version, writer = manifest.get("format_version"), _shown(str(manifest.get("written_by")))
+    version, writer = manifest.get("format_version"), untrusted.shown(str(manifest.get("written_by")))
     if type(version) is int and version > FORMAT_VERSION:
         raise CheckpointError(
-            f"{where}: written by stein {writer} (format {_shown(str(version))}), this is stein {__version__}, "
-            f"which reads format {FORMAT_VERSION}; upgrade stein"
+            f"{where}: written by stein {writer} (format {untrusted.shown(str(version))}), this is stein "
+            f"{__version__}, which reads format {FORMAT_VERSION}; upgrade stein"
         )
-    _convert(where, manifest, _Manifest)
+    untrusted.convert(where, manifest, _Manifest)
     if manifest["files"].keys() != FILES.keys():
         raise DamagedError(where, f"it does not list exactly {', '.join(FILES)}")
     if path.name.startswith("step-") and path.name != name_of(manifest["step"]):
@@ -211,7 +179,7 @@ def verify(path: Path) -> dict[str, Any]:
     """Compare every file with the manifest, without a config and whatever the tensors are. Returns the manifest."""
     manifest = read_manifest(path)
     for file, saved in manifest["files"].items():
-        with _opened(path / file, saved["size"], saved["size"]) as opened:
+        with untrusted.opened(path / file, saved["size"], saved["size"]) as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         if digest != saved["sha256"]:
             raise DamagedError(path / file, "its SHA-256 is not the one in the manifest")
@@ -268,7 +236,7 @@ def export(path: Path, particles: Particles, metadata: Mapping[str, str]) -> Non
 def load_export(path: Path, like: Particles) -> tuple[Particles, dict[str, str]]:
     """Particles with the structure, shapes and dtypes of ``like``, and the metadata, from such a file."""
     expected = _named(like, "particles")
-    arrays, metadata = _tensors(path, _read(path, _most(expected)), expected)
+    arrays, metadata = untrusted.tensors(path, untrusted.read(path, untrusted.largest(expected)), expected)
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected]), metadata
 
 
@@ -307,114 +275,6 @@ def _part(file: str, leaves: dict[str, Any]) -> dict[str, Any]:
     return {name: leaf for name, leaf in leaves.items() if name.startswith(FILES[file])}
 
 
-def _described(leaves: dict[str, Any]) -> dict[str, str]:
-    return {name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in leaves.items()}
-
-
-def _check_config(where: Path, saved: dict[str, str], expected: dict[str, str]) -> None:
-    """Names, shapes and dtypes are those of the config."""
-    for name in sorted(saved.keys() ^ expected.keys()):
-        has = "is not in it" if name in expected else "is in it, but not in this config"
-        raise CheckpointError(f"{where}: {_shown(name)} {has}; it was written under another config")
-    for name, description in expected.items():
-        if saved[name] != description:
-            wide = re.match(r"(float|int|uint|complex)(64|128)", saved[name]) and jnp.result_type(float) != np.float64
-            raise CheckpointError(
-                f"{where}: {name} is {_shown(saved[name])}, this config makes {description}; "
-                + ("set JAX_ENABLE_X64=1, as it was" if wide else "it was written under another config")
-            )
-
-
-def _tensors(where: Path, data: bytes, expected: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The tensors of a safetensors file by name, and its metadata; ``expected`` says what they are.
-
-    Not by the safetensors package, which has no bfloat16 for NumPy and leaves the gaps and limits to the caller.
-    """
-    start = 8 + int.from_bytes(data[:8], "little")
-    if len(data) < 8 or start > min(len(data), 8 + MAX_JSON):
-        raise DamagedError(where, "its header does not fit")
-    header = _json(where, data[8:start])
-    metadata = _convert(where, header.pop("__metadata__", {}), dict[str, str])
-    entries = _convert(where, header, dict[str, _Tensor])
-    _check_config(
-        where,
-        {name: f"{_DTYPES.get(entry.dtype, entry.dtype)}{entry.shape}" for name, entry in entries.items()},
-        _described(expected),
-    )
-    arrays, at = {}, 0
-    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
-        end = at + expected[name].size * expected[name].dtype.itemsize
-        if entry.data_offsets != (at, end) or start + end > len(data):
-            raise DamagedError(where, f"{name} is not where the tensor before it ends")
-        array: Any = np.ndarray(expected[name].shape, expected[name].dtype, data, start + at)
-        if array.dtype == bool and array.view(np.uint8).max(initial=0) > 1:
-            raise DamagedError(where, f"{name} is neither true nor false")
-        arrays[name], at = jnp.asarray(array), end
-        if arrays[name].dtype != array.dtype:
-            raise CheckpointError(f"{where}: {name} is {array.dtype}; set JAX_ENABLE_X64=1, as it was")
-    if start + at != len(data):
-        raise DamagedError(where, "there is something behind its last tensor")
-    return arrays, metadata
-
-
-def _most(expected: dict[str, Any]) -> int:
-    """The largest size of a file with these tensors."""
-    return 8 + MAX_JSON + sum(leaf.size * leaf.dtype.itemsize for leaf in expected.values())
-
-
-def _read(path: Path, most: int, size: int | None = None) -> bytes:
-    with _opened(path, most, size) as file:
-        return file.read(most if size is None else size)
-
-
-@contextlib.contextmanager
-def _opened(path: Path, most: int, size: int | None = None) -> Iterator[BufferedReader]:
-    """A regular file of a known size: no link to elsewhere, and no pipe to wait for."""
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise DamagedError(path, "not a regular file")
-            if size not in (None, status.st_size):
-                raise DamagedError(path, f"{status.st_size} bytes, it had {size}")
-            if status.st_size > most:
-                raise DamagedError(path, f"{status.st_size} bytes, at most {most} are needed")
-            yield file
-    except OSError as error:
-        why = "a symbolic link" if error.errno == errno.ELOOP else error.strerror
-        raise DamagedError(path, f"cannot be read: {why}") from error
-
-
-def _json(where: Path, raw: bytes) -> dict[str, Any]:
-    """A JSON object without what parsers disagree about: duplicate keys, NaN, other encodings."""
-    if raw.count(b"{") > MAX_OBJECTS:
-        raise DamagedError(where, f"more than {MAX_OBJECTS} tensors")
-    try:
-        parsed = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(where, f"not JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise DamagedError(where, "not a JSON object")
-    return parsed
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("duplicate keys")
-    return dict(pairs)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
-
-
-def _convert(where: Path, parsed: Any, schema: Any) -> Any:
-    try:
-        return msgspec.convert(parsed, schema)
-    except msgspec.ValidationError as error:
-        raise DamagedError(where, str(error)) from error
-
-
 def _signed(manifest: dict[str, Any]) -> bytes:
     """The bytes of the manifest file. They are compared as a whole, so that no flipped bit means the same."""
     digest = _sha256(json.dumps(manifest, allow_nan=False).encode())
@@ -423,8 +283,3 @@ def _signed(manifest: dict[str, Any]) -> bytes:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _shown(text: str) -> str:
-    """Text from a file or a library, on one line and harmless to a terminal."""
-    return ascii(text)[1:-1][:120]

@@ -36,9 +36,9 @@ import safetensors.numpy
 
 import stein
 from stein import checkpoint, data, durable, kernels, likelihoods, models, priors, steps, targets
-from stein.checkpoint import CheckpointError, DamagedError
 from stein.ensembles import State, build, ensemble
 from stein.types import Batch
+from stein.untrusted import CheckpointError, DamagedError
 
 X, Y = data.regression_1d()
 TARGET = targets.posterior(models.mlp([1, 8, 1]), likelihoods.gaussian(0.5), priors.normal(), len(X))

@@ -16,7 +16,7 @@ ROWS = """
 7   evaluate report
 6.2 hooks
 6   train sharding checkpoint predict samples doctor
-5.5 durable terminal
+5.5 durable untrusted terminal
 5   ensembles hmc
 4   rules steps
 3   targets

@@ -24,6 +24,7 @@ from stein.experiments import config as configs
 from stein.experiments import folder as folders
 from stein.experiments.assemble import Parts, assemble
 from stein.experiments.signals import StoppedError
+from stein.untrusted import CheckpointError
 
 METRIC = "test_nll"  # what early stopping and the best checkpoint go by: the lower the better
 # What the promise "the same bytes" depends on.
@@ -109,7 +110,7 @@ class _Run:
             try:
                 facts = msgspec.convert(saved, _Facts)
             except msgspec.ValidationError as error:
-                raise checkpoint.CheckpointError(f"{path}: not a checkpoint of a run: {error}") from error
+                raise CheckpointError(f"{path}: not a checkpoint of a run: {error}") from error
             length = facts.metrics_bytes
             if facts.config != configs.fingerprint(self.config):
                 raise ValueError(f"{self.folder}: config.toml is not the one that the checkpoint was made with")
