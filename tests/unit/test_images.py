@@ -407,16 +407,6 @@ def test_bad_archives(tmp_path):
     refused("nothing.npz: no such file", lambda: load(tmp_path / "nothing.npz"))
 
 
-def test_sizes_must_agree():
-    """Sees an OOD set that would be broadcast or fail far from here."""
-    grey, colour = (
-        data.Images(np.zeros((2, *shape), np.uint8), None, name)
-        for shape, name in (((28, 28, 1), "mnist"), ((32, 32, 3), "svhn"))
-    )
-    data.check_same_size(grey, grey)
-    refused("svhn: images of 32x32x3, but those of mnist are 28x28x1", lambda: data.check_same_size(grey, colour))
-
-
 @pytest.mark.parametrize(("complaint", "action"), [
     ("minst: no such data set; did you mean 'mnist'?", lambda root: load("minst")),
     ("imagenet-22k: no such data set; there are fashion-mnist, mnist", lambda root: load("imagenet-22k")),

@@ -5,6 +5,7 @@ import itertools
 import msgspec
 import pytest
 
+from stein import data
 from stein.experiments import config as configs
 from stein.experiments import protocols, tables
 
@@ -143,3 +144,14 @@ def test_rows_are_chosen_by_name():
     assert [row.name for row in chosen] == ["de", "h-svgd-l-stochastic"]
     with pytest.raises(ValueError, match=r"--methods = 'h-svgd': not in this table; it has de, w-svgd, "):
         protocols.rows("digits", "paper", ["de", "h-svgd"])
+
+
+@pytest.mark.parametrize(("table", "outside"), [("table1", [("mnist", "test")]), ("digits", [])])
+def test_all_images_are_there_before_anything_is_trained(table, outside, monkeypatch, tmp_path):
+    """Sees hours of training before somebody looks for the images that the ensembles are judged on."""
+    done = []
+    monkeypatch.setattr(data, "load_images", lambda name, part, folder, progress: done.append((name, part)))
+    monkeypatch.setattr(tables, "make_missing", lambda *arguments: done.append("trained"))
+    tables.make(tmp_path, tables.cells(table, "smoke"), 1, lambda what, length: lambda so_far: None)
+    name = protocols.PROTOCOLS[table].data.name
+    assert done == [(name, "train"), (name, "test"), *outside, "trained"]

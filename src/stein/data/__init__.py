@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from stein.data.corruptions import gaussian_blur
 from stein.data.files import Arrays, Standardiser, load_arrays, load_inputs, load_pair, split, standardiser
-from stein.data.images import Images, check_same_size, load_images, to_floats
+from stein.data.images import Images, load_images, to_floats
 from stein.data.toy import classification_2d, far_from_the_ring, regression_1d
 from stein.data.uci import load_uci
 
@@ -16,7 +16,6 @@ __all__ = [
     "Batches",
     "Images",
     "Standardiser",
-    "check_same_size",
     "classification_2d",
     "far_from_the_ring",
     "gaussian_blur",

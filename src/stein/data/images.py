@@ -79,15 +79,6 @@ def to_floats(images: Images, flat: bool = False) -> np.ndarray:
     return x.reshape(len(x), -1) if flat else x
 
 
-def check_same_size(train: Images, other: Images) -> None:
-    """ValueError unless a network for the images of ``train`` can look at those of ``other``."""
-    mine, theirs = ("x".join(map(str, images.x.shape[1:])) for images in (train, other))
-    if mine != theirs:
-        raise ValueError(
-            f"{other.name}: images of {theirs}, but those of {train.name} are {mine}; choose another set or resize them"
-        )
-
-
 # -- named data sets ------------------------------------------------------------------------------------------------
 
 Paths = Callable[..., list[Path]]

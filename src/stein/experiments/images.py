@@ -1,14 +1,24 @@
 """The images that a run learns, and those that it has never seen."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
 
 from stein import data
+from stein.data.fetch import Progress
 from stein.experiments.schema import Data
 
 OTHER_CLASSES = "other-classes"  # of the run's own data set
 MOST_OUTSIDE = 10_000  # points that are out of distribution: the paper's number
+
+
+def obtain(section: Data, others: Iterable[str], progress: Progress) -> None:
+    """Download what is missing of a run's images and of those that it will be judged on."""
+    data.load_images(section.name, "train", section.folder or None, progress=progress)
+    for name in (section.name, *others):
+        if name != OTHER_CLASSES:
+            data.load_images(name, "test", section.folder or None, progress=progress)
 
 
 def load(section: Data, flat: bool) -> tuple[data.Arrays, data.Arrays]:

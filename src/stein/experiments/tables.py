@@ -22,7 +22,7 @@ import msgspec
 
 from stein.data import corruptions
 from stein.experiments import config as configs
-from stein.experiments import evaluation, protocols
+from stein.experiments import evaluation, images, protocols
 from stein.experiments import folder as folders
 from stein.experiments.cells import Begin, make_missing, seconds, summary, trained, with_error
 from stein.experiments.protocols import Preset, Row
@@ -72,7 +72,10 @@ def cells(table: str, preset: Preset, methods: Sequence[str] = (), seeds: Sequen
 def make(folder: Path, wanted: Sequence[Cell], workers: int, begin: Begin) -> None:
     """Train and judge what is not finished yet, in so many processes; with one, its progress bar is shown."""
     missing = {cell.place(folder): cell for cell in wanted if not (cell.place(folder) / "evaluation.json").exists()}
-    steps = sum(protocols.protocol(cell.table, cell.preset).steps for cell in missing.values())
+    budgets = [protocols.protocol(cell.table, cell.preset) for cell in missing.values()]
+    for section, outside in {(budget.data, budget.outside) for budget in budgets}:
+        images.obtain(section, outside, begin)  # now, not when an ensemble has been trained for hours
+    steps = sum(budget.steps for budget in budgets)
     make_missing(partial(make_cell, folder), missing, steps, workers, begin)
 
 
