@@ -65,9 +65,9 @@ def test_what_the_rows_share_is_the_papers():
     cifar = protocols.config("table2", "paper", row, 42)
     assert (cifar.method.particles, cifar.train.steps, cifar.train.batch_size) == (20, 35_000, 128)
     assert (cifar.model.name, cifar.prior.scale, cifar.method.start) == ("resnet32", 0.1, "model")
-    for table, data, outside in (("table1", "fashion-mnist", "mnist"), ("table2", "cifar10", "svhn")):
+    for table, name, outside in (("table1", "fashion-mnist", "mnist"), ("table2", "cifar10", "svhn")):
         shared = protocols.protocol(table, "paper")
-        assert (shared.data.name, shared.outside, shared.seeds) == (data, (outside,), (38, 39, 40, 41, 42))
+        assert (shared.data.name, shared.outside, shared.seeds) == (name, (outside,), (38, 39, 40, 41, 42))
 
 
 @pytest.mark.parametrize(("table", "preset"), EVERY_ROW)
