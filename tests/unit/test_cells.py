@@ -1,6 +1,9 @@
 """Work that is shared among processes: what they are sent, and what is shown of them."""
 
 import pickle
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +46,26 @@ def test_one_process_is_this_one():
     seen = []
     cells.make_missing(lambda cell, show: seen.append((cell, show)), {Path("a"): 1, Path("b"): 2}, 10, 1, print)
     assert seen == [(1, True), (2, True)]
+
+
+def test_a_killed_command_leaves_no_process_behind(tmp_path):
+    """Sees cells that go on training for nobody, and hold the locks of their runs."""
+    cell = f"import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(99)"
+    script = f"from stein.experiments import cells; cells.in_processes(exec, [{cell!r}] * 4, 2, lambda: None)"
+    command = subprocess.Popen([sys.executable, "-c", script])
+
+    def wait_until(true):
+        for _ in range(600):
+            if true():
+                return
+            time.sleep(0.1)
+        raise AssertionError("a minute has passed")
+
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    command.kill()
+    command.wait()
+    wait_until(lambda: not any(Path("/proc", process.name).exists() for process in tmp_path.iterdir()))
+    assert len(list(tmp_path.iterdir())) == 2, "no other cell was begun"
 
 
 @pytest.mark.parametrize(("work", "cell"), [(sweep.make_trial, TRIAL), (tables.make_cell, CELL)])

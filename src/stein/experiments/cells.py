@@ -8,7 +8,9 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
@@ -38,7 +40,7 @@ def in_processes(work: Callable[[Cell], None], cells: Sequence[Cell], workers: i
         watch: called every second, to show how far they are.
     """
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _prepare) as pool:
-        futures = [pool.submit(work, cell) for cell in cells]
+        futures = [pool.submit(_while_wanted, work, cell) for cell in cells]
         try:
             while wait(futures, timeout=1).not_done:
                 watch()
@@ -53,7 +55,23 @@ def in_processes(work: Callable[[Cell], None], cells: Sequence[Cell], workers: i
 def _prepare() -> None:
     """In each process, before it computes anything."""
     os.environ["NPROC"] = "1"  # read by XLA when it makes its thread pool
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
     use_compilation_cache()
+
+
+def _stop_with_parent() -> None:
+    """A killed command leaves nobody behind who trains for nobody: each process saves and stops, as `kill` asks."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _while_wanted(work: Callable[[Cell], None], cell: Cell) -> None:
+    """A process has its next cell in hand already when the last one is stopped."""
+    parent = multiprocessing.parent_process()
+    if parent is None or parent.is_alive():
+        work(cell)
 
 
 def make_missing(
