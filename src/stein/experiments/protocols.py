@@ -102,7 +102,7 @@ PROTOCOLS = {
 BUDGETS: dict[str, dict[str, dict[str, Any]]] = {
     "table1": {
         "smoke": {"particles": 3, "steps": 60, "annealing_steps": 20, "seeds": (42,)},
-        "laptop": {"particles": 10, "steps": 10_000, "schedule": "cosine", "seeds": (42,)},
+        "laptop": {"particles": 10, "steps": 15_000, "schedule": "cosine", "seeds": (42,)},
         "paper": {"rows": _with_exact(FASHION)},
         "corrected": {"rows": _with_exact(FASHION)},
     },
