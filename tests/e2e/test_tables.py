@@ -84,6 +84,11 @@ def test_a_cell_of_other_settings_is_not_taken_for_this_one(table: Path, cache: 
     refused = runs.run([*COMMAND, out, "--workers", "1"], cache, **QUICK)
     assert refused.returncode == 2
     assert f"{cell}: was begun with other settings; delete it, or give another --out" in refused.stderr
+    # What is finished is shown all the same, and how far the other one has come.
+    assert [row["method"] for row in read(out)] == ["h-svgd-l"]
+    unfinished = json.loads((out / "about.json").read_text())["unfinished"]
+    assert {name: (row["step"], row["of"]) for name, row in unfinished.items()} == {"de-42": (100, 100)}
+    assert 0.5 < unfinished["de-42"]["test_accuracy"] < 1
 
 
 def test_what_is_finished_stays_and_a_killed_cell_ends_with_the_same_numbers(table: Path, cache: Path) -> None:

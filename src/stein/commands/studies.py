@@ -146,10 +146,12 @@ def _reproduce_table(
         from stein.experiments import tables
         from stein.experiments.run import use_compilation_cache
     use_compilation_cache()
-    with terminal.bars() as bars:
-        tables.make(folder, tables.cells(what, preset, rows, seeds), workers, bars)
-    with terminal.status("Drawing"):
-        tables.write(folder, tables.cells(what, preset, (), seeds), f"stein reproduce {what} --preset {preset}")
+    try:
+        with terminal.bars() as bars:
+            tables.make(folder, tables.cells(what, preset, rows, seeds), workers, bars)
+    finally:  # also of a command that was stopped
+        with terminal.status("Drawing"):
+            tables.write(folder, tables.cells(what, preset, (), seeds), f"stein reproduce {what} --preset {preset}")
     print((folder / f"{shown}.md").read_text())
     print(f"in {folder}: {shown}.md, table.json (every seed), about.json and the figures")
 

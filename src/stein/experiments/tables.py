@@ -37,7 +37,7 @@ SHOWN: Columns = {
 CALIBRATION: Columns = {
     "calibration_area": ("area", 3), "calibration_area_perfect": ("area, perfect ranking", 3),
     "calibration_coverage97": ("points at 97 %", 0), "calibration_coverage97_perfect": ("perfect ranking", 0),
-    "calibration_rises": ("rises", 3),
+    "calibration_rises": ("rises", 3), "calibration_outside_points": ("points of another kind", 0),
 }  # fmt: skip
 BLURRED: dict[str, Columns] = {
     title: {f"blur_{sigma:g}_{number}": (f"σ = {sigma:g}", 3) for sigma in corruptions.SIGMAS}
@@ -90,28 +90,42 @@ def make_cell(folder: Path, cell: Cell, show: bool = False) -> None:
 
 
 def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
-    """The tables and figures of the cells that are finished."""
-    finished = [cell for cell in wanted if (cell.place(folder) / "evaluation.json").exists()]
-    if not finished:
-        raise ValueError(f"{folder}: no run of this table is finished")
+    """The tables and figures of the cells that are finished, and the learning curves of those that are begun."""
+    begun = [cell for cell in wanted if (cell.place(folder) / "config.toml").exists()]
+    if not begun:
+        return
+    finished = [cell for cell in begun if (cell.place(folder) / "evaluation.json").exists()]
     found = [_row(folder, cell) for cell in finished]
     folders.write_text(folder / "table.json", json.dumps(found, indent=1))
-    published = _published(finished[0].table)
-    folders.write_text(folder / "table.md", markdown(found, {"": SHOWN}, published))
-    folders.write_text(folder / "table.tex", latex(found, published))
-    folders.write_text(folder / "calibration.md", markdown(found, {"": CALIBRATION}))
-    folders.write_text(folder / "corruption.md", markdown(found, BLURRED))
+    if found:
+        published = _published(wanted[0].table)
+        folders.write_text(folder / "table.md", markdown(found, {"": SHOWN}, published))
+        folders.write_text(folder / "table.tex", latex(found, published))
+        folders.write_text(folder / "calibration.md", markdown(found, {"": CALIBRATION}))
+        folders.write_text(folder / "corruption.md", markdown(found, BLURRED))
     about = {
         "command": command,
         "note": sorted({row["note"] for row in found if row["note"]}),
         "seconds": sum(row["seconds"] for row in found),
+        "unfinished": {cell.place(folder).name: _so_far(folder, cell) for cell in begun if cell not in finished},
         "configs": {
             cell.row.name: msgspec.to_builtins(configs.load(cell.place(folder) / "config.toml"))
-            for cell in {cell.row: cell for cell in finished}.values()
+            for cell in {cell.row: cell for cell in begun}.values()
         },
     }
     folders.write_text(folder / "about.json", json.dumps(about, indent=1))
-    draw(folder, finished)
+    draw(folder, [cell for cell in begun if _learned(folder, cell)], finished)
+
+
+def _learned(folder: Path, cell: Cell) -> list[dict[str, Any]]:
+    """What was measured on the test images during training."""
+    return [row for row in folders.read_rows(cell.place(folder) / "metrics.jsonl") if "test_accuracy" in row]
+
+
+def _so_far(folder: Path, cell: Cell) -> dict[str, Any]:
+    """How far a run has come that is not finished."""
+    last = {key: row[key] for row in _learned(folder, cell)[-1:] for key in ("step", "test_accuracy", "test_nll")}
+    return {"seconds": seconds(cell.place(folder)), "of": protocols.protocol(cell.table, cell.preset).steps} | last
 
 
 def _row(folder: Path, cell: Cell) -> dict[str, Any]:
@@ -189,13 +203,17 @@ def latex(found: Sequence[dict[str, Any]], published: Published) -> str:
 NOISE = {False: "without noise (β = 0)", True: "with noise (β = 1)"}
 
 
-def draw(folder: Path, finished: Sequence[Cell]) -> None:
+def draw(folder: Path, begun: Sequence[Cell], finished: Sequence[Cell]) -> None:
     """Learning curves, calibration and corruption of every row; noise off on the left, on on the right.
 
     Curves are those of the last seed; those of the corruption are means over seeds.
     """
-    panels = {noisy: [cell for cell in finished if cell.row.stochastic == noisy] for noisy in (False, True)}
-    panels = {noisy: cells for noisy, cells in panels.items() if cells}
+
+    def panels(cells: Sequence[Cell], read: Callable[[Cell], Any]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for cell in sorted(cells, key=lambda cell: cell.row.stochastic):
+            found.setdefault(NOISE[cell.row.stochastic], {})[cell.row.label] = read(cell)
+        return found
 
     def curves(cell: Cell) -> dict[str, Any]:
         return folders.read_json(cell.place(folder) / "curves.json")
@@ -204,23 +222,17 @@ def draw(folder: Path, finished: Sequence[Cell]) -> None:
         (first, *_) = curves(cell)["calibration"].values()  # the set that the table is about
         return first
 
-    def learned(cell: Cell) -> list[dict[str, Any]]:
-        rows = folders.read_rows(cell.place(folder) / "metrics.jsonl")
-        return [row for row in rows if "test_accuracy" in row]
-
-    def by_label(cells: Sequence[Cell], read: Callable[[Cell], Any]) -> dict[str, Any]:
-        return {cell.row.label: read(cell) for cell in cells}
-
-    shown = {
-        "learning": figures.learning({NOISE[noisy]: by_label(cells, learned) for noisy, cells in panels.items()}),
-        "calibration": figures.calibration(
-            {NOISE[noisy]: by_label(cells, calibration) for noisy, cells in panels.items()}
-        ),
-    }
-    for noisy, cells in panels.items():
+    shown = {}
+    if begun:
+        shown["learning"] = figures.learning(panels(begun, lambda cell: _learned(folder, cell)))
+    if finished:
+        shown["calibration"] = figures.calibration(panels(finished, calibration))
+    for noisy, suffix in ((False, ""), (True, "-stochastic")):
         seeds: dict[str, list[Any]] = {}
-        for cell in cells:
-            seeds.setdefault(cell.row.label, []).append(curves(cell)["corruption"])
-        shown["corruption" + ("-stochastic" if noisy else "")] = figures.corruption(seeds)
+        for cell in finished:
+            if cell.row.stochastic == noisy:
+                seeds.setdefault(cell.row.label, []).append(curves(cell)["corruption"])
+        if seeds:
+            shown[f"corruption{suffix}"] = figures.corruption(seeds)
     for name, figure in shown.items():
         folders.write_figure(folder / f"{name}.png", figure, dpi=110)
