@@ -18,7 +18,7 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
 
     Args:
         sizes: the width of the inputs, of every hidden layer, and of the outputs.
-        activation: :math:`a`, applied after every layer but the last.
+        activation: :math:`a`, of each entry alone, applied after every layer but the last.
 
     Returns:
         A model on inputs ``(b, sizes[0])``. Weights and biases are drawn from
@@ -40,14 +40,15 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
         return tuple(eqx.nn.Linear(i, o, key=k) for (i, o), k in zip(widths, keys, strict=True))
 
     def apply(weights: Weights, inputs: Array) -> Array:
-        hidden = inputs.astype(weights[0].weight.dtype)
+        # Points are columns, as in the formula. With inputs shared by all particles, vmap makes the first layer one
+        # product of their stacked weights as they lie in memory; with points as rows it would transpose the weights.
+        hidden = inputs.T.astype(weights[0].weight.dtype)
         for layer in weights[:-1]:
             hidden = activation(_affine(layer, hidden))
-        return _affine(weights[-1], hidden)
+        return _affine(weights[-1], hidden).T
 
     return Model(init, apply)
 
 
-def _affine(layer: Any, batch: Array) -> Array:
-    # One product for the whole batch: with inputs shared by all particles, vmap makes it one GEMM.
-    return batch @ layer.weight.T + layer.bias[None]
+def _affine(layer: Any, columns: Array) -> Array:
+    return layer.weight @ columns + layer.bias[:, None]
