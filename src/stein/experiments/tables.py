@@ -227,12 +227,13 @@ def draw(folder: Path, begun: Sequence[Cell], finished: Sequence[Cell]) -> None:
         shown["learning"] = figures.learning(panels(begun, lambda cell: _learned(folder, cell)))
     if finished:
         shown["calibration"] = figures.calibration(panels(finished, calibration))
+    labels = [cell.row.label for cell in finished]
     for noisy, suffix in ((False, ""), (True, "-stochastic")):
         seeds: dict[str, list[Any]] = {}
         for cell in finished:
             if cell.row.stochastic == noisy:
                 seeds.setdefault(cell.row.label, []).append(curves(cell)["corruption"])
         if seeds:
-            shown[f"corruption{suffix}"] = figures.corruption(seeds)
+            shown[f"corruption{suffix}"] = figures.corruption(seeds, among=labels)
     for name, figure in shown.items():
         folders.write_figure(folder / f"{name}.png", figure, dpi=110)

@@ -75,22 +75,27 @@ def learning(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) 
                       ls=dashes, lw=1.6, label=name)  # fmt: skip
         axis.set(xlabel="training steps", title=title, xlim=(0, None))
         axis.grid(alpha=0.25, lw=0.6)
+    last = [rows[-1]["test_accuracy"] for methods in panels.values() for rows in methods.values()]
+    axes[0].set_ylim(bottom=max(0, min(last) - 0.1))  # the ends are what matters; some curves come in from below
     axes[0].set_ylabel("accuracy on test points")
     _bare(*axes)
     _legend(figure, axes)
     return figure
 
 
-def corruption(rows: Mapping[str, Sequence[Sequence[Mapping[str, float]]]]) -> Figure:
+def corruption(rows: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], among: Iterable[str] = ()) -> Figure:
     """Accuracy, ECE and AUROC over the width of the blur: mean and standard error (n - 1) over seeds.
 
     Args:
         rows: by method, for every seed the rows of :func:`stein.evaluate.corruption`.
+        among: the methods of all figures that belong together, so that each looks the same in all of them.
     """
+    places = {name: i for i, name in enumerate(dict.fromkeys((*among, *rows)))}
     shown = {"accuracy": "accuracy", "ece": "ECE", "auroc_h": "AUROC, blurred against clean"}
     figure = Figure(figsize=(12, 3.7), layout="constrained")
     axes = figure.subplots(1, len(shown))
-    for i, (name, seeds) in enumerate(rows.items()):
+    for name, seeds in rows.items():
+        i = places[name]
         colour, dashes = _look(i)
         sigmas = [row["sigma"] for row in seeds[0]]
         for axis, key in zip(axes, shown, strict=True):
