@@ -108,8 +108,8 @@ BUDGETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "table2": {
         "smoke": {
-            "particles": 2, "steps": 20, "annealing_steps": 10, "batch_size": 32, "seeds": (42,),
-            "data": Data(name="cifar10", most_test=200),
+            "particles": 2, "steps": 8, "annealing_steps": 4, "batch_size": 16, "seeds": (42,),
+            "data": Data(name="cifar10", most_test=100),
         },
         "laptop": {
             "particles": 3, "steps": 500, "batch_size": 64, "annealing_steps": 50, "schedule": "cosine", "seeds": (42,),
@@ -161,8 +161,8 @@ def _method(row: Row, corrected: bool, members: int) -> dict[str, Any]:
 
 
 def _pause(steps: int) -> int:
-    """Steps between logged lines: a hundred, or a tenth of a short run."""
-    return max(1, min(100, steps // 10))
+    """Steps between logged lines: a hundred, or a quarter of a short run."""
+    return max(1, min(100, steps // 4))
 
 
 def _multiple(of: int, about: float) -> int:
