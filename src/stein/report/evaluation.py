@@ -75,8 +75,9 @@ def learning(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) 
                       ls=dashes, lw=1.6, label=name)  # fmt: skip
         axis.set(xlabel="training steps", title=title, xlim=(0, None))
         axis.grid(alpha=0.25, lw=0.6)
-    last = [rows[-1]["test_accuracy"] for methods in panels.values() for rows in methods.values()]
-    axes[0].set_ylim(bottom=max(0, min(last) - 0.1))  # the ends are what matters; some curves come in from below
+    curves = [[row["test_accuracy"] for row in rows] for methods in panels.values() for rows in methods.values()]
+    lowest, highest = min(curve[-1] for curve in curves), max(map(max, curves))
+    axes[0].set_ylim(max(0, lowest - 0.1), highest + 0.01)  # the ends matter; some curves come in from below
     axes[0].set_ylabel("accuracy on test points")
     _bare(*axes)
     _legend(figure, axes)
