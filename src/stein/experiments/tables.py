@@ -96,6 +96,7 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
         return
     finished = [cell for cell in begun if (cell.place(folder) / "evaluation.json").exists()]
     found = [_row(folder, cell) for cell in finished]
+    learned = {cell: _learned(folder, cell) for cell in begun}
     folders.write_text(folder / "table.json", json.dumps(found, indent=1))
     if found:
         published = _published(wanted[0].table)
@@ -107,14 +108,16 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
         "command": command,
         "note": sorted({row["note"] for row in found if row["note"]}),
         "seconds": sum(row["seconds"] for row in found),
-        "unfinished": {cell.place(folder).name: _so_far(folder, cell) for cell in begun if cell not in finished},
+        "unfinished": {
+            cell.place(folder).name: _so_far(folder, cell, learned[cell]) for cell in begun if cell not in finished
+        },
         "configs": {
             cell.row.name: msgspec.to_builtins(configs.load(cell.place(folder) / "config.toml"))
             for cell in {cell.row: cell for cell in begun}.values()
         },
     }
     folders.write_text(folder / "about.json", json.dumps(about, indent=1))
-    draw(folder, [cell for cell in begun if _learned(folder, cell)], finished)
+    draw(folder, learned, finished)
 
 
 def _learned(folder: Path, cell: Cell) -> list[dict[str, Any]]:
@@ -122,9 +125,9 @@ def _learned(folder: Path, cell: Cell) -> list[dict[str, Any]]:
     return [row for row in folders.read_rows(cell.place(folder) / "metrics.jsonl") if "test_accuracy" in row]
 
 
-def _so_far(folder: Path, cell: Cell) -> dict[str, Any]:
+def _so_far(folder: Path, cell: Cell, learned: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """How far a run has come that is not finished."""
-    last = {key: row[key] for row in _learned(folder, cell)[-1:] for key in ("step", "test_accuracy", "test_nll")}
+    last = {key: row[key] for row in learned[-1:] for key in ("step", "test_accuracy", "test_nll")}
     return {"seconds": seconds(cell.place(folder)), "of": protocols.protocol(cell.table, cell.preset).steps} | last
 
 
@@ -203,7 +206,7 @@ def latex(found: Sequence[dict[str, Any]], published: Published) -> str:
 NOISE = {False: "without noise (β = 0)", True: "with noise (β = 1)"}
 
 
-def draw(folder: Path, begun: Sequence[Cell], finished: Sequence[Cell]) -> None:
+def draw(folder: Path, learned: dict[Cell, list[dict[str, Any]]], finished: Sequence[Cell]) -> None:
     """Learning curves, calibration and corruption of every row; noise off on the left, on on the right.
 
     Curves are those of the last seed; those of the corruption are means over seeds.
@@ -223,8 +226,9 @@ def draw(folder: Path, begun: Sequence[Cell], finished: Sequence[Cell]) -> None:
         return first
 
     shown = {}
-    if begun:
-        shown["learning"] = figures.learning(panels(begun, lambda cell: _learned(folder, cell)))
+    measured = [cell for cell, rows in learned.items() if rows]
+    if measured:
+        shown["learning"] = figures.learning(panels(measured, learned.__getitem__))
     if finished:
         shown["calibration"] = figures.calibration(panels(finished, calibration))
     labels = [cell.row.label for cell in finished]
