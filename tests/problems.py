@@ -17,7 +17,7 @@ def tanh_model(net: Network) -> Model:
         z = jnp.tanh(x @ w["hidden"][:, :-1].T + w["hidden"][None, :, -1])
         return z @ w["out"][:, :-1].T + w["out"][None, :, -1]
 
-    return Model(lambda key: tree.normal_like(key, like), apply)
+    return Model(lambda key: tree.draw_like(jax.random.normal, key, like), apply)
 
 
 def unflatten(net: Network, w):

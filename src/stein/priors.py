@@ -35,7 +35,7 @@ def normal(std: Any = 1.0) -> Prior:
         return _each(w, std, lambda a, s: -a / s**2)
 
     def sample(key: Key, like: Weights) -> Weights:
-        return _each(tree.normal_like(key, like), std, lambda a, s: s * a)
+        return _each(tree.draw_like(jax.random.normal, key, like), std, lambda a, s: s * a)
 
     return Prior(log_prob, score, sample)
 
@@ -51,10 +51,7 @@ def laplace(scale: Any = 1.0) -> Prior:
         return _each(w, scale, lambda a, b: -jnp.sign(a) / b)
 
     def sample(key: Key, like: Weights) -> Weights:
-        leaves, structure = jax.tree.flatten(like)
-        keys = jax.random.split(key, len(leaves))
-        draws = [jax.random.laplace(k, a.shape, a.dtype) for k, a in zip(keys, leaves, strict=True)]
-        return _each(jax.tree.unflatten(structure, draws), scale, lambda a, b: b * a)
+        return _each(tree.draw_like(jax.random.laplace, key, like), scale, lambda a, b: b * a)
 
     return Prior(log_prob, score, sample)
 

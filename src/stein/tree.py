@@ -5,6 +5,7 @@ one long vector, so that leaves keep their layout and can be sharded over the pa
 """
 
 import math
+from collections.abc import Callable
 from functools import reduce
 
 import jax
@@ -99,14 +100,14 @@ def healthy(x: Particles) -> Bool[Array, " n"]:
 
 def normal(key: Key, ids: Int[Array, " n"], like: Particles) -> Particles:
     """Standard normal draws shaped as ``like``; the draws of a particle depend on its id alone."""
-    return jax.vmap(lambda i, one: normal_like(jax.random.fold_in(key, i), one))(ids, like)
+    return jax.vmap(lambda i, one: draw_like(jax.random.normal, jax.random.fold_in(key, i), one))(ids, like)
 
 
-def normal_like(key: Key, like: Weights) -> Weights:
-    """Standard normal draws with the shapes and types of one network's weights."""
+def draw_like(sampler: Callable[..., Array], key: Key, like: Weights) -> Weights:
+    """Draws ``sampler(key, shape, dtype)`` with the shapes and types of one network's weights."""
     leaves, structure = jax.tree.flatten(like)
-    # One draw for all leaves: the generator is long to compile, and a ResNet has 64 of them.
-    flat = jax.random.normal(key, (sum(leaf.size for leaf in leaves),), jnp.result_type(*leaves))
+    # One draw for all leaves: a generator is long to compile, and a ResNet has many of them.
+    flat = sampler(key, (sum(leaf.size for leaf in leaves),), jnp.result_type(*leaves))
     draws, used = [], 0
     for leaf in leaves:
         draws.append(flat[used : used + leaf.size].reshape(leaf.shape).astype(leaf.dtype))

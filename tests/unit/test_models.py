@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 
-from stein import models
+from stein import models, tree
 from stein.models import resnet
 from stein.types import Model
 
@@ -119,47 +119,74 @@ def test_bad_arguments_are_named(build, message):
 
 def convolve(x, layer):
     """A 3x3 convolution with zero padding, one output pixel at a time."""
-    (stride, _), weight, bias = layer.stride, np.asarray(layer.weight), np.asarray(layer.bias).ravel()
+    stride, weight, bias = layer.stride, np.asarray(layer.weight), np.asarray(layer.bias)
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     out = np.zeros((len(x), -(-x.shape[1] // stride), -(-x.shape[2] // stride), len(bias)))
     for i in range(out.shape[1]):
         for j in range(out.shape[2]):
             window = padded[:, i * stride : i * stride + 3, j * stride : j * stride + 3]
-            out[:, i, j] = np.einsum("bhwc,ochw->bo", window, weight) + bias
+            out[:, i, j] = np.einsum("bhwc,hwco->bo", window, weight) + bias
     return out
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_both_ways_to_convolve_agree(stride):
-    """On a CPU and elsewhere, odd sizes too. Sees rows and columns exchanged, and a stride that starts elsewhere."""
-    weight, images = normal(0, 4, 3, 3, 3, dtype=jnp.float64), normal(1, 2, 7, 8, 3, dtype=jnp.float64)
-    product, convolution = (way(weight, images, stride) for way in (resnet._as_product, resnet._as_convolution))
-    np.testing.assert_allclose(product, convolution, rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("shared", [True, False], ids=["images shared", "images of each member"])
+def test_members_that_take_turns_convolve_alike(stride, shared):
+    """As XLA's own convolutions of all members together, values and gradients, odd sizes and even ones. Sees filters
+    that are not turned round for the gradient, and a stride whose gradient falls on the wrong pixels."""
+    images = normal(1, *(() if shared else (2,)), 2, 7, 8, 3, dtype=jnp.float64)
+    filters, weight = normal(0, 2, 3, 3, 3, 4, dtype=jnp.float64), normal(2, 4, dtype=jnp.float64)
+
+    def value_and_gradients(way):
+        def loss(images, filters):
+            return jnp.sum(jnp.sin(way(images, filters, stride)) @ weight)
+
+        each = jax.value_and_grad(loss, (0, 1))
+        return jax.jit(jax.vmap(each, (None if shared else 0, 0)))(images, filters)
+
+    turns, together = value_and_gradients(resnet._in_turns), value_and_gradients(resnet._slide)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), turns, together)
 
 
 def test_a_resnet_against_numpy():
     model = models.resnet32(num_classes=3, channels=2, blocks=2)
     weights = random_weights(model)
     x = normal(1, 2, 5, 6, 2, dtype=jnp.float64)
+    blocks = [block for stage in weights.stages for block in (stage.entrance, tree.index(stage.rest, 0))]
 
     h = np.maximum(convolve(np.asarray(x), weights.stem), 0)
-    for block in weights.blocks:
+    for block in blocks:
         residual = convolve(np.maximum(convolve(h, block.first), 0), block.second)
         shortcut = np.zeros_like(residual)
         stride = 2 if residual.shape[-1] != h.shape[-1] else 1
         shortcut[..., : h.shape[-1]] = h[:, ::stride, ::stride]
         h = np.maximum(shortcut + residual, 0)
-    expected = h.mean((1, 2)) @ np.asarray(weights.head.weight).T + np.asarray(weights.head.bias)
+    expected = h.mean((1, 2)) @ np.asarray(weights.head.weight) + np.asarray(weights.head.bias)
 
-    assert [block.first.stride for block in weights.blocks] == [(1, 1), (1, 1), (2, 2), (1, 1), (2, 2), (1, 1)]
+    assert [block.first.stride for block in blocks] == [1, 1, 2, 1, 2, 1]
     np.testing.assert_allclose(jax.jit(model.apply)(weights, x), expected, rtol=1e-10)
+
+
+def test_first_weights_of_a_resnet_fill_their_bounds():
+    """Sees a bound taken from another layer, or from the stack of blocks."""
+    weights = models.resnet32(channels=1, blocks=3).init(KEY)
+    for layer, inputs in (
+        (weights.stem, 9),
+        (weights.stages[1].entrance.first, 9 * 16),
+        (weights.stages[1].entrance.second, 9 * 32),
+        (weights.stages[2].rest.first, 9 * 64),
+        (weights.head, 64),
+    ):
+        assert inputs**-0.5 * 0.9 < jnp.max(jnp.abs(layer.weight)) < inputs**-0.5
+        assert inputs**-0.5 * 0.3 < jnp.std(layer.bias) < inputs**-0.5 * 0.9  # of the distribution: 0.58
+        assert abs(jnp.mean(layer.weight)) < 4 * inputs**-0.5 / np.sqrt(3 * layer.weight.size)
 
 
 def test_blocks_of_zero_weight_subsample_and_pad_with_zeros():
     model = models.resnet32(num_classes=64, channels=3, blocks=1)
     # The stem copies the image's channels, the blocks add nothing, the head shows the pooled features.
-    copy = np.zeros((16, 3, 3, 3))
-    copy[range(3), range(3), 1, 1] = 1
+    copy = np.zeros((3, 3, 3, 16))
+    copy[1, 1, range(3), range(3)] = 1
     weights = jax.tree.map(jnp.zeros_like, random_weights(model))
     weights = eqx.tree_at(lambda w: (w.stem.weight, w.head.weight), weights, (jnp.asarray(copy), jnp.eye(64)))
     images = jax.random.uniform(KEY, (2, 8, 12, 3))

@@ -1,6 +1,8 @@
 """Residual networks for small images."""
 
 import functools
+import math
+from itertools import pairwise
 from typing import Any
 
 import equinox as eqx
@@ -8,51 +10,75 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stein.types import Key, Model
+from stein import tree
+from stein.types import Key, Model, Weights
 
 _FILTERS = (16, 32, 64)
 
 
+class _Layer(eqx.Module):
+    """Weights whose last axis is the outputs; made with the bounds of their first values in place of these."""
+
+    weight: Float[Array, "*inputs c2"]
+    bias: Float[Array, " c2"]
+    stride: int = eqx.field(static=True)
+
+    def __init__(self, *shape: int, stride: int = 1):
+        bound = 1 / math.sqrt(math.prod(shape[:-1]))
+        self.weight, self.bias = jnp.full(shape, bound), jnp.full(shape[-1:], bound)
+        self.stride = stride
+
+
 class _Block(eqx.Module):
-    first: eqx.nn.Conv2d
-    second: eqx.nn.Conv2d
+    first: _Layer
+    second: _Layer
+
+    def __init__(self, channels: int, filters: int, stride: int):
+        self.first = _Layer(3, 3, channels, filters, stride=stride)
+        self.second = _Layer(3, 3, filters, filters)
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
         residual = _convolve(self.second, jax.nn.relu(_convolve(self.first, x)))
-        down, across = self.first.stride
-        new_channels = residual.shape[-1] - x.shape[-1]
-        shortcut = jnp.pad(x[:, ::down, ::across], ((0, 0), (0, 0), (0, 0), (0, new_channels)))
+        stride, new_channels = self.first.stride, residual.shape[-1] - x.shape[-1]
+        shortcut = jnp.pad(x[:, ::stride, ::stride], ((0, 0), (0, 0), (0, 0), (0, new_channels)))
         return jax.nn.relu(shortcut + residual)
 
 
-class _ResNet(eqx.Module):
-    stem: eqx.nn.Conv2d
-    blocks: list[_Block]
-    head: eqx.nn.Linear
+class _Stage(eqx.Module):
+    entrance: _Block
+    rest: _Block | None  # the other blocks, stacked: they are alike, and a loop over them compiles faster
 
-    def __init__(self, num_classes: int, channels: int, blocks: int, key: Key):
-        keys = iter(jax.random.split(key, 2 + 2 * blocks * len(_FILTERS)))
-        self.stem = _conv3x3(channels, _FILTERS[0], 1, next(keys))
-        self.blocks = []
-        width = _FILTERS[0]
-        for filters in _FILTERS:
-            for _ in range(blocks):
-                stride = 1 if filters == width else 2
-                first = _conv3x3(width, filters, stride, next(keys))
-                self.blocks.append(_Block(first, _conv3x3(filters, filters, 1, next(keys))))
-                width = filters
-        self.head = eqx.nn.Linear(width, num_classes, key=next(keys))
+    def __init__(self, channels: int, filters: int, blocks: int):
+        self.entrance = _Block(channels, filters, stride=1 if filters == channels else 2)
+        one = _Block(filters, filters, stride=1)
+        others = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], blocks - 1, axis=0), one)
+        self.rest = others if blocks > 1 else None
+
+    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
+        x = self.entrance(x)
+        return x if self.rest is None else jax.lax.scan(lambda x, block: (block(x), None), x, self.rest)[0]
+
+
+class _ResNet(eqx.Module):
+    stem: _Layer
+    stages: list[_Stage]
+    head: _Layer
+
+    def __init__(self, num_classes: int, channels: int, blocks: int):
+        self.stem = _Layer(3, 3, channels, _FILTERS[0])
+        self.stages = [_Stage(before, filters, blocks) for before, filters in pairwise((_FILTERS[0], *_FILTERS))]
+        self.head = _Layer(_FILTERS[-1], num_classes)
 
     def __call__(self, images: Array) -> Float[Array, "b k"]:
         x = images.astype(self.head.weight.dtype)
         x = jax.nn.relu(_convolve(self.stem, x))
-        for block in self.blocks:
-            x = block(x)
-        return jax.vmap(self.head)(x.mean((1, 2)))
+        for stage in self.stages:
+            x = stage(x)
+        return x.mean((1, 2)) @ self.head.weight + self.head.bias[None]
 
 
 def resnet32(num_classes: int = 10, channels: int = 3, blocks: int = 5) -> Model:
-    """The CIFAR residual network without batch normalisation.
+    r"""The CIFAR residual network without batch normalisation.
 
     One 3x3 convolution with 16 filters; three stages of ``blocks`` residual blocks with 16, 32 and 64 filters, two
     3x3 convolutions with biases a block; the mean over pixels; one linear layer. Between stages the shortcut takes
@@ -64,8 +90,8 @@ def resnet32(num_classes: int = 10, channels: int = 3, blocks: int = 5) -> Model
         blocks: blocks per stage; the network has ``6 * blocks + 2`` layers with weights.
 
     Returns:
-        A model on images ``(b, height, width, channels)`` with Equinox's initialiser; outputs have the dtype of the
-        weights.
+        A model on images ``(b, height, width, channels)``. Weights and biases are drawn from
+        :math:`U(\pm 1/\sqrt{\text{fan-in}})`; outputs have the dtype of the weights.
 
     Reference: He et al. (2016), section 4.2, shortcut A.
 
@@ -76,40 +102,52 @@ def resnet32(num_classes: int = 10, channels: int = 3, blocks: int = 5) -> Model
     for name, value in (("num_classes", num_classes), ("channels", channels), ("blocks", blocks)):
         if value < 1:
             raise ValueError(f"{name}: got {value}; must be 1 or more")
-    return Model(
-        init=lambda key: _ResNet(num_classes, channels, blocks, key),
-        apply=lambda weights, images: weights(images),
-    )
 
+    def init(key: Key) -> Weights:
+        bounds = _ResNet(num_classes, channels, blocks)
+        uniform = functools.partial(jax.random.uniform, minval=-1, maxval=1)
+        return jax.tree.map(jnp.multiply, bounds, tree.draw_like(uniform, key, bounds))
 
-def _conv3x3(channels: int, filters: int, stride: int, key: Key) -> eqx.nn.Conv2d:
-    return eqx.nn.Conv2d(channels, filters, 3, stride, padding=1, key=key)
+    return Model(init, apply=lambda weights, images: weights(images))
 
 
 def _convolve(layer: Any, images: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
-    """3x3, channels last. On a CPU as a matrix product: the weight gradient of a vmapped convolution is slow there."""
-    convolve = _as_product if jax.default_backend() == "cpu" else _as_convolution
-    return convolve(layer.weight, images, layer.stride[0]) + layer.bias.reshape(1, 1, 1, -1)
+    convolve = _in_turns if jax.default_backend() == "cpu" else _slide
+    return convolve(images, layer.weight, layer.stride) + layer.bias[None, None, None]
 
 
-def _as_convolution(
-    weight: Float[Array, "c2 c 3 3"], images: Float[Array, "b h w c"], stride: int
+def _slide(
+    images: Float[Array, "b h w c"], filters: Float[Array, "k l c c2"], stride: int
 ) -> Float[Array, "b h2 w2 c2"]:
-    layout = ("NHWC", "OIHW", "NHWC")
-    return jax.lax.conv_general_dilated(images, weight, (stride, stride), ((1, 1), (1, 1)), dimension_numbers=layout)
+    """Filters over images with a border of zeros, one pixel wide."""
+    layout = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(images, filters, (stride, stride), ((1, 1), (1, 1)), dimension_numbers=layout)
 
 
-@functools.partial(jax.checkpoint, static_argnums=2)  # neighbourhoods are nine times the images: not kept, made again
-def _as_product(
-    weight: Float[Array, "c2 c 3 3"], images: Float[Array, "b h w c"], stride: int
+# On a CPU, XLA is fast at one member's convolution in the layout above. It is four times slower at those of several
+# members together, and a hundred times at the gradients that JAX derives, if these stand in a loop, as training does.
+# So members take turns there, and both gradients are written as such convolutions.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _in_turns(
+    images: Float[Array, "b h w c"], filters: Float[Array, "k l c c2"], stride: int
 ) -> Float[Array, "b h2 w2 c2"]:
-    """Every pixel's neighbourhood as one long row, times the filters."""
-    height, width = images.shape[1:3]
-    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    neighbours = [
-        padded[:, down : down + height : stride, across : across + width : stride]
-        for down in range(3)
-        for across in range(3)
-    ]
-    filters = jnp.transpose(weight, (2, 3, 1, 0)).reshape(-1, weight.shape[0])
-    return jnp.concatenate(neighbours, axis=-1) @ filters
+    return jax.custom_batching.sequential_vmap(functools.partial(_slide, stride=stride))(images, filters)
+
+
+def _forward(images: Array, filters: Array, stride: int) -> tuple[Array, tuple[Array, Array]]:
+    return _in_turns(images, filters, stride), (images, filters)
+
+
+def _backward(stride: int, saved: tuple[Array, Array], cotangent: Float[Array, "b h2 w2 c2"]) -> tuple[Array, Array]:
+    images, filters = saved
+    # Where the stride passed over a pixel, nothing comes back.
+    sizes = zip(images.shape[1:3], cotangent.shape[1:3], strict=True)
+    gaps = [(0, before - stride * (after - 1) - 1, stride - 1) for before, after in sizes]
+    cotangent = jax.lax.pad(cotangent, jnp.zeros((), cotangent.dtype), [(0, 0, 0), *gaps, (0, 0, 0)])
+    to_images = _in_turns(cotangent, jnp.swapaxes(filters[::-1, ::-1], 2, 3), 1)
+    # For the filters the channels are the images, the images are the channels, and the cotangent slides.
+    to_filters = _in_turns(jnp.transpose(images, (3, 1, 2, 0)), jnp.transpose(cotangent, (1, 2, 0, 3)), 1)
+    return to_images, jnp.transpose(to_filters, (1, 2, 0, 3))
+
+
+_in_turns.defvjp(_forward, _backward)
