@@ -83,6 +83,7 @@ every = 150
 keep = 2
 best = true
 [tracking]
+diagnostics = false
 tensorboard = false
 wandb = "a project"
 mlflow = "file:///tmp/mlruns"

@@ -84,6 +84,7 @@ class Protocol(NamedTuple):
     annealing_steps: int = 1000
     schedule: Literal["constant", "cosine"] = "constant"  # of the learning rate
     seeds: tuple[int, ...] = SEEDS
+    diagnostics: bool = True
 
 
 PROTOCOLS = {
@@ -109,7 +110,7 @@ BUDGETS: dict[str, dict[str, dict[str, Any]]] = {
     "table2": {
         "smoke": {
             "particles": 2, "steps": 8, "annealing_steps": 4, "batch_size": 16, "seeds": (42,),
-            "data": Data(name="cifar10", most_test=100),
+            "data": Data(name="cifar10", most_test=100), "diagnostics": False,  # whose compilation would be half of it
         },
         "laptop": {
             "particles": 3, "steps": 500, "batch_size": 64, "annealing_steps": 50, "schedule": "cosine", "seeds": (42,),
@@ -144,7 +145,7 @@ def config(table: str, preset: Preset, row: Row, seed: int) -> Config:
         annealing=Annealing(row.annealing, chosen.annealing_steps if row.annealing != "none" else 0),
         evaluation=Evaluation(every=_multiple(pause, steps / 20)),
         checkpoints=Checkpoints(every=_multiple(pause, steps / 20), keep=2),
-        tracking=Tracking(tensorboard=False),
+        tracking=Tracking(diagnostics=chosen.diagnostics, tensorboard=False),
     )
 
 

@@ -144,12 +144,10 @@ class _Run:
         name = folders.read_json(self.folder / "env.json").get("run", self.folder.name)
         words = {f"{s}.{k}": v for s, keys in msgspec.to_builtins(config).items() for k, v in keys.items()}
         with contextlib.ExitStack() as stack:
-            called: list[train.Hook] = [
-                hooks.members(),
-                hooks.diagnostics(parts.algorithm, parts.batches, self.warn),
-                hooks.evaluation(self._evaluation(), config.evaluation.every),
-                log,
-            ]
+            called: list[train.Hook] = [hooks.members()]
+            if config.tracking.diagnostics:
+                called.append(hooks.diagnostics(parts.algorithm, parts.batches, self.warn))
+            called += [hooks.evaluation(self._evaluation(), config.evaluation.every), log]
             if config.tracking.tensorboard:
                 called.append(stack.enter_context(hooks.tensorboard(self.folder / "tb", start, self.warn)))
             if config.tracking.mlflow:

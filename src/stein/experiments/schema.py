@@ -193,8 +193,11 @@ class Checkpoints(Struct, frozen=True):
 
 
 class Tracking(Struct, frozen=True):
-    """Who else hears of the metrics."""
+    """What is logged beside the losses, and who else hears of it."""
 
+    diagnostics: Annotated[
+        bool, about("log how the members get on: kernels, forces, rank; compiles as long as the training step does")
+    ] = True
     tensorboard: Annotated[bool, about("write TensorBoard events to tb/ in the run")] = True
     wandb: Annotated[Text, about("Weights & Biases project; empty: off")] = ""
     mlflow: Annotated[Text, about("MLflow tracking URI; empty: off")] = ""
