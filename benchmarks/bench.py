@@ -20,6 +20,7 @@ import numpy as np
 from stein import data, doctor, evaluate, hooks, likelihoods, models, predict, priors, targets, train
 from stein.ensembles import build
 from stein.experiments import variants
+from stein.models import resnet
 
 HERE = Path(__file__).parent
 REPEATS, PAIRS = 7, 20
@@ -175,6 +176,35 @@ def prediction(images: int = 10_000, members: int = 50, chunk: int = 1000) -> li
     ]
 
 
+def convolutions(members: int = 4, images: int = 64, channels: int = 16, size: int = 32) -> list[dict]:
+    """A convolution of ResNet-32's first stage and its gradients, in a loop as in training: members in turns, as the
+    model has it on a CPU, over XLA's of all members together."""
+    keys = jax.random.split(jax.random.key(0))
+    x = jax.random.normal(keys[0], (members, images, size, size, channels))
+    filters = jax.random.normal(keys[1], (members, 3, 3, channels, channels))
+
+    def seconds(way) -> float:
+        def loss(x, filters):
+            return jax.numpy.sum(jax.nn.relu(way(x, filters, 1)))
+
+        @jax.jit
+        def twice(x, filters):
+            def move(at, _):
+                return jax.tree.map(lambda a, g: a - 1e-3 * g, at, jax.vmap(jax.grad(loss, (0, 1)))(*at)), None
+
+            return jax.lax.scan(move, (x, filters), length=2)[0]
+
+        times = []
+        for _ in range(4):  # the first compiles
+            began = time.perf_counter()
+            jax.block_until_ready(twice(x, filters))
+            times.append(time.perf_counter() - began)
+        return min(times[1:])
+
+    work = f"{members} members, {images} images of {size} x {size}, {channels} channels, two steps"
+    return [row("convolutions in turns / together", work, seconds(resnet._in_turns), seconds(resnet._slide), 0.2)]
+
+
 # What `stein train` does until its first step is done; it prints the time.
 FIRST_STEP = """
 import pathlib, sys, time
@@ -189,7 +219,7 @@ print(time.time())
 """
 
 
-MEASUREMENTS = {"P8": loop_overhead, "P13": start_up, "P7": regression_figure, "P12": prediction}
+MEASUREMENTS = {"P8": loop_overhead, "P13": start_up, "P7": regression_figure, "P12": prediction, "conv": convolutions}
 
 
 def main(chosen: list[str]) -> int:

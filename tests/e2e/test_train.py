@@ -59,8 +59,8 @@ def test_a_users_own_csv_of_classes(tmp_path: Path, cache: Path) -> None:
     text = '[data]\nfile = "own.csv"\ntarget = "kind"\nstandardise = true\ntest_fraction = 0.2\n'
     config = runs.write_config(tmp_path, text)
     run = tmp_path / "run"
-    better = ["--set", "train.steps=500", "model.hidden=[16]", "optimiser.learning_rate=0.02", "tracking.diagnostics=false"]
-    trained = runs.run(["train", config, *better, "--out", run, "--quiet"], cache)
+    better = ["--set", "train.steps=500", "model.hidden=[16]", "optimiser.learning_rate=0.02"]
+    trained = runs.run(["train", config, *better, "tracking.diagnostics=false", "--out", run, "--quiet"], cache)
     assert trained.returncode == 0, trained.stderr
     numbers = json.loads((run / "metrics.json").read_text())
     assert numbers["test_accuracy"] > 0.8

@@ -84,7 +84,7 @@ def warnings(found: Mapping[str, float], members: int) -> dict[str, str]:
         other = "" if "similarity_functions" in found else "a functional method (fw-svgd, h-svgd), "
         troubles["repulsion"] = (
             f"the repulsion is {100 * ratio:.2g} % of the pull of the data: the members find their modes as a deep "
-            f"ensemble does; more spread needs {other}noise, or fewer weights"
+            f"ensemble does; more spread needs {other}noise where there is none, or fewer weights"
         )
     return troubles
 
