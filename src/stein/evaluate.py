@@ -19,7 +19,7 @@ from stein.metrics.regression import Members, Targets
 from stein.types import Model, Particles
 
 Others = Float[np.ndarray, "_ _ _"]
-"""Probabilities too, at other points than the test points."""
+"""Log-probabilities too, at other points than the test points."""
 POOLED = 10_000
 """The calibration curve is over as many of the most certain points as there are test points, at most so many; no
 more than so many points of another distribution go into it."""
@@ -52,26 +52,26 @@ def held_out(model: Model, likelihood: Likelihood, x: Array, y: Array) -> Callab
 
 
 def classification(
-    probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None = None
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None = None
 ) -> dict[str, float]:
     """Every number about a classifier; docs/evaluation.md defines them one by one.
 
     Args:
-        probabilities: of every member at the test points (:func:`stein.predict.in_chunks`).
+        log_probabilities: of every member at the test points: :func:`stein.predict.in_chunks` with
+            ``link=jax.nn.log_softmax``. Of a sure mistake the probability is zero in float32, the logarithm is not.
         y: the classes of the test points.
         outside: likewise at points of other distributions, by name. Their numbers (``auroc_h`` and the like) are called
             so for the first set; if there are several, every set's also have its name before them: ``svhn_auroc_h``.
     """
-    outside = dict(outside or {})
-    _check(probabilities, y, outside)
+    probabilities, others = _probabilities(log_probabilities, y, outside)
     mean = _mean(probabilities)
     right = scores.right(mean, y)
     members = scores.accuracy_of_members(probabilities, y)
     found = {
         "accuracy": float(right.mean()),
-        "nll": scores.nll(mean, y),
-        "nll_paper": scores.nll_paper(mean, y),
-        "nll_members": scores.nll_members(probabilities, y),
+        "nll": scores.nll(log_probabilities, y),
+        "nll_paper": scores.nll_paper(log_probabilities, y),
+        "nll_members": scores.nll_members(log_probabilities, y),
         "brier": scores.brier(mean, y),
         "ece": calibration.ece(mean.max(axis=1), right),
         "member_accuracy": float(members.mean()),
@@ -81,9 +81,9 @@ def classification(
         "model_disagreement": float(uncertainty.disagreement(probabilities).mean()),
         "mutual_information": float(uncertainty.mutual_information(probabilities).mean()),
     }
-    if not outside:
+    if not others:
         return found | _ranking(_curves(mean, right, None))
-    sets = {n: _detection(probabilities, p) | _ranking(_curves(mean, right, p)) for n, p in outside.items()}
+    sets = {n: _detection(probabilities, p) | _ranking(_curves(mean, right, p)) for n, p in others.items()}
     found |= next(iter(sets.values()))
     if len(sets) > 1:
         found |= {f"{name}_{key}": value for name, own in sets.items() for key, value in own.items()}
@@ -91,17 +91,16 @@ def classification(
 
 
 def classification_curves(
-    probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None = None
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None = None
 ) -> dict[str, Any]:
     """What the figures show, as lists: the bins of the reliability diagram, and for each set of other points (or for
     ``test`` alone) the calibration curve, thinned to at most 500 points, beside that of a perfect ranking."""
-    outside = dict(outside or {})
-    _check(probabilities, y, outside)
+    probabilities, others = _probabilities(log_probabilities, y, outside)
     mean = _mean(probabilities)
     right = scores.right(mean, y)
     bins = calibration.reliability(mean.max(axis=1), right)
     curves: dict[str, Any] = {}
-    for name, other in outside.items() or [("test", None)]:
+    for name, other in others.items() or [("test", None)]:
         accuracies, best, points = _curves(mean, right, other)
         shown = np.unique(np.linspace(0, len(accuracies) - 1, CURVE_POINTS).round().astype(int))
         curves[name] = {
@@ -123,20 +122,21 @@ def corruption(
     """Accuracy, ECE and NLL on blurred images, and how well entropy tells them from clean ones: a row for each sigma.
 
     Args:
-        predict: from images to the members' probabilities.
+        predict: from images to the members' log-probabilities.
         images: clean ones, (rows, height, width, channels), as they were before any standardisation.
     """
-    clean = uncertainty.entropy(_mean(predict(images)))
+    clean = uncertainty.entropy(_mean(np.exp(predict(images))))
     rows = []
     for sigma in sigmas:
-        mean = _mean(predict(corruptions.gaussian_blur(images, sigma)))
+        said = predict(corruptions.gaussian_blur(images, sigma))
+        mean = _mean(np.exp(said))
         right = scores.right(mean, y)
         rows.append(
             {
                 "sigma": float(sigma),
                 "accuracy": float(right.mean()),
                 "ece": calibration.ece(mean.max(axis=1), right),
-                "nll": scores.nll(mean, y),
+                "nll": scores.nll(said, y),
                 "auroc_h": ood.auroc(uncertainty.entropy(mean), clean),
             }
         )
@@ -190,17 +190,25 @@ def _mean(probabilities: Others) -> np.ndarray:
     return np.mean(probabilities, axis=0, dtype=float)
 
 
-def _check(probabilities: Probabilities, y: Labels, outside: Mapping[str, Others]) -> None:
-    n, _, classes = probabilities.shape
+def _probabilities(
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None
+) -> tuple[Probabilities, dict[str, Others]]:
+    """Out of the logarithms, at the test points and outside, once they are known to be some."""
+    n, _, classes = log_probabilities.shape
     if len(y) and not 0 <= y.min() <= y.max() < classes:
         raise ValueError(f"y holds {y.min()} to {y.max()}: classes are 0 to {classes - 1}")
-    for name, p in {"probabilities": probabilities, **outside}.items():
-        if (len(p), p.shape[2]) != (n, classes):
+    found = {}
+    for name, logs in {"log_probabilities": log_probabilities, **(outside or {})}.items():
+        if (len(logs), logs.shape[2]) != (n, classes):
             raise ValueError(
-                f"{name} is {p.shape}: must have {n} members and {classes} classes, as the test points have"
+                f"{name} is {logs.shape}: must have {n} members and {classes} classes, as the test points have"
             )
-        if not np.isfinite(p).all():
-            raise ValueError(f"{name}: a probability is not finite; leave dead members out (stein.predict.living)")
+        if np.isnan(logs).any():
+            raise ValueError(f"{name}: a log-probability is not a number; leave dead members out (predict.living)")
+        found[name] = np.exp(logs)
+        if not np.allclose(found[name].sum(axis=2), 1, atol=1e-3):
+            raise ValueError(f"{name}: the exponentials do not sum to one; use jax.nn.log_softmax as the link")
+    return found.pop("log_probabilities"), found
 
 
 # -- regression ---------------------------------------------------------------------------------------------

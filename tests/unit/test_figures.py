@@ -8,7 +8,7 @@ from stein.report import evaluation as figures
 
 RANDOM = np.random.default_rng(0)
 P, FAR, Y = RANDOM.dirichlet(np.ones(3), (4, 90)), RANDOM.dirichlet(np.ones(3), (4, 50)), RANDOM.integers(0, 3, 90)
-CURVES = evaluate.classification_curves(P, Y, {"far": FAR})
+CURVES = evaluate.classification_curves(np.log(P), Y, {"far": np.log(FAR)})
 
 
 def test_reliability_shows_the_bins_that_have_points():

@@ -8,6 +8,7 @@ import scoringrules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.special import log_softmax
 from sklearn import metrics as sklearn
 
 from stein import evaluate, models, predict
@@ -22,7 +23,7 @@ MEANS, SIGMAS, TARGETS = RANDOM.normal(size=(7, 30, 2)), RANDOM.uniform(0.2, 2, 
 
 def test_nll_brier_and_accuracy_are_scikit_learns():
     """Sees members averaged after the logarithm, a Brier score of the true class alone, and one cut in half."""
-    assert classification.nll(MEAN, Y) == pytest.approx(sklearn.log_loss(Y, MEAN), abs=1e-12)
+    assert classification.nll(np.log(P), Y) == pytest.approx(sklearn.log_loss(Y, MEAN), abs=1e-12)
     brier = sklearn.brier_score_loss(Y, MEAN, labels=range(4), scale_by_half=False)
     assert classification.brier(MEAN, Y) == pytest.approx(brier, abs=1e-12)
     assert classification.right(MEAN, Y).mean() == sklearn.accuracy_score(Y, MEAN.argmax(axis=1))
@@ -31,35 +32,39 @@ def test_nll_brier_and_accuracy_are_scikit_learns():
 def test_nll_is_that_of_training():
     """Two functions, one number: sees the two part."""
     log_probs = jnp.log(jnp.asarray(P))[:, jnp.arange(50), Y]
-    assert classification.nll(MEAN, Y) == pytest.approx(float(scoring.nll(log_probs)), abs=1e-12)
+    assert classification.nll(np.log(P), Y) == pytest.approx(float(scoring.nll(log_probs)), abs=1e-12)
 
 
 def test_nll_paper_has_its_logarithm_outside():
     """(0.5 + 0.25)/2. Sees the proper score in its place."""
-    mean, y = np.array([[0.5, 0.5], [0.75, 0.25]]), np.array([0, 1])
-    assert classification.nll_paper(mean, y) == pytest.approx(-np.log(0.375), abs=1e-12)
-    assert classification.nll(mean, y) == pytest.approx((np.log(2) + np.log(4)) / 2, abs=1e-12)
+    logs, y = np.log([[[0.5, 0.5], [0.75, 0.25]]]), np.array([0, 1])
+    assert classification.nll_paper(logs, y) == pytest.approx(-np.log(0.375), abs=1e-12)
+    assert classification.nll(logs, y) == pytest.approx((np.log(2) + np.log(4)) / 2, abs=1e-12)
 
 
-def test_a_probability_of_zero_has_a_finite_price():
-    """Sees an infinite number, which no JSON can hold."""
-    assert classification.nll(np.array([[1.0, 0.0]]), np.array([1])) == pytest.approx(126 * np.log(2), abs=1e-12)
+def test_a_sure_mistake_has_its_whole_price():
+    """Two members, both wrong with logits of hundreds. Sees logarithms of probabilities that are zero in float32."""
+    logs = np.array(jax.nn.log_softmax(jnp.array([[[500.0, 0.0]], [[200.0, 0.0]]], jnp.float32)))
+    found = evaluate.classification(logs, np.array([1]))
+    assert found["nll"] == pytest.approx(200 + np.log(2), abs=1e-4)
+    assert found["nll_paper"] == found["nll"]  # of a single point
+    assert found["nll_members"] == pytest.approx(350, abs=1e-4)
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.floats(0.05, 3))
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.floats(0.1, 1000))
 def test_an_ensemble_is_at_least_as_good_as_its_members(seed, members, sharpness):
     """Jensen, twice, and no number knows the order of members or points. Sees a mean on the wrong side."""
     random = np.random.default_rng(seed)
-    p, y = random.dirichlet(np.full(3, sharpness), size=(members, 20)), random.integers(0, 3, 20)
-    found = evaluate.classification(p, y)
+    logs, y = log_softmax(sharpness * random.normal(size=(members, 20, 3)), axis=2), random.integers(0, 3, 20)
+    found = evaluate.classification(logs, y)
     assert found["nll"] <= found["nll_members"] + 1e-12
     assert found["nll_paper"] <= found["nll"] + 1e-12
     assert 0 <= found["ece"] <= 1
     assert 0 <= found["brier"] <= 2
     order = random.permutation(20)
-    other = evaluate.classification(p[::-1][:, order], y[order])
-    assert other == pytest.approx(found, abs=1e-12)
+    other = evaluate.classification(logs[::-1][:, order], y[order])
+    assert other == pytest.approx(found, rel=1e-12, abs=1e-12)
 
 
 def test_members_one_by_one_and_in_pairs():

@@ -17,21 +17,23 @@ P[:, np.arange(60), Y] += 1.0
 P /= P.sum(axis=2, keepdims=True)
 FAR = RANDOM.dirichlet(np.full(3, 5.0), size=(5, 40))
 NEAR = RANDOM.dirichlet(np.full(3, 0.1), size=(5, 30))
+LOG_P, LOG_FAR, LOG_NEAR = np.log(P), np.log(FAR), np.log(NEAR)
 
 
 def test_one_set_has_plain_names_several_have_both():
     """Sees the last set as the primary one, names that are lost, and scores of another set."""
-    alone, two = evaluate.classification(P, Y, {"far": FAR}), evaluate.classification(P, Y, {"far": FAR, "near": NEAR})
+    alone = evaluate.classification(LOG_P, Y, {"far": LOG_FAR})
+    two = evaluate.classification(LOG_P, Y, {"far": LOG_FAR, "near": LOG_NEAR})
     assert not any(name.startswith("far_") for name in alone)
     assert {name: two[name] for name in alone} == alone
     assert two["far_auroc_h"] == alone["auroc_h"]
-    assert two["near_auroc_h"] == evaluate.classification(P, Y, {"near": NEAR})["auroc_h"] != alone["auroc_h"]
+    assert two["near_auroc_h"] == evaluate.classification(LOG_P, Y, {"near": LOG_NEAR})["auroc_h"] != alone["auroc_h"]
     assert all(isinstance(value, float) for value in two.values())
 
 
 def test_each_number_is_by_its_own_uncertainty():
     """Sees scores mixed up, inside for outside, and a ratio the wrong way round."""
-    found = evaluate.classification(P, Y, {"far": FAR})
+    found = evaluate.classification(LOG_P, Y, {"far": LOG_FAR})
     scores = {
         "h": [uncertainty.entropy(p.mean(axis=0)) for p in (FAR, P)],
         "md": [uncertainty.disagreement(p) for p in (FAR, P)],
@@ -47,14 +49,14 @@ def test_each_number_is_by_its_own_uncertainty():
 def test_curves_agree_with_the_numbers():
     """By loops over a pool with outside points among the sure ones. Sees outside points that count as right, a pool cut
     at the wrong end, and a curve that is longer than the test points."""
-    found = evaluate.classification(P, Y, {"near": NEAR})
+    found = evaluate.classification(LOG_P, Y, {"near": LOG_NEAR})
     entropies = np.concatenate([uncertainty.entropy(p.mean(axis=0)) for p in (P, NEAR)])
     right = [*(P.mean(axis=0).argmax(axis=1) == Y), *[False] * 30]
     ranked = [right[i] for i in np.argsort(entropies)]
     accuracies = [np.mean(ranked[: k + 1]) for k in range(60)]
     assert any(i >= 60 for i in np.argsort(entropies)[:60])
     assert found["calibration_area"] == pytest.approx(np.mean(accuracies), abs=1e-12)
-    curve = evaluate.classification_curves(P, Y, {"near": NEAR})["calibration"]["near"]
+    curve = evaluate.classification_curves(LOG_P, Y, {"near": LOG_NEAR})["calibration"]["near"]
     assert curve["accuracy"] == pytest.approx(accuracies, abs=1e-12)
     assert (curve["points"], curve["outside_points"]) == (list(range(1, 61)), 30)
     assert found["calibration_area"] <= found["calibration_area_perfect"]
@@ -63,7 +65,7 @@ def test_curves_agree_with_the_numbers():
 
 def test_curves_are_thinned_to_both_ends_and_fit_into_json():
     """Sees a curve of thousands of points, and one that loses its first or last."""
-    p = np.repeat(P, 20, axis=1)
+    p = np.repeat(LOG_P, 20, axis=1)
     curves = evaluate.classification_curves(p, np.repeat(Y, 20))
     points = curves["calibration"]["test"]["points"]
     assert (points[0], points[-1], len(points)) == (1, 1200, 500)
@@ -73,7 +75,7 @@ def test_curves_are_thinned_to_both_ends_and_fit_into_json():
 
 def test_a_single_member_and_no_other_points():
     """Sees a division by n - 1 = 0."""
-    found = evaluate.classification(P[:1], Y, {"far": FAR[:1]})
+    found = evaluate.classification(LOG_P[:1], Y, {"far": LOG_FAR[:1]})
     assert (found["model_disagreement"], found["auroc_md"], found["member_disagreement"]) == (0, 0.5, 0)
     assert np.isnan(found["md_ratio"])
 
@@ -81,9 +83,10 @@ def test_a_single_member_and_no_other_points():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((P, Y + 1), "y holds 1 to 3: classes are 0 to 2"),
-        ((P, Y, {"far": FAR[:2]}), r"far is \(2, 40, 3\): must have 5 members and 3 classes"),
-        ((P, Y, {"far": np.full((5, 4, 3), np.nan)}), "far: a probability is not finite"),
+        ((LOG_P, Y + 1), "y holds 1 to 3: classes are 0 to 2"),
+        ((LOG_P, Y, {"far": LOG_FAR[:2]}), r"far is \(2, 40, 3\): must have 5 members and 3 classes"),
+        ((LOG_P, Y, {"far": np.full((5, 4, 3), np.nan)}), "far: a log-probability is not a number"),
+        ((P, Y), "log_probabilities: the exponentials do not sum to one"),
     ],
 )
 def test_what_cannot_be_judged_is_told(arguments, message):
@@ -158,7 +161,7 @@ def test_corruption_judges_the_blurred_images():
     def members(images):
         contrast = images.std(axis=1).mean(axis=(1, 2)) - images.std(axis=2).mean(axis=(1, 2))
         logit = np.stack([4 * scale * contrast for scale in (0.8, 1.2)])
-        return np.stack([1 / (1 + np.exp(-logit)), 1 / (1 + np.exp(logit))], axis=2)
+        return -np.logaddexp(0, np.stack([-logit, logit], axis=2))
 
     found = evaluate.corruption(members, patterns, y)
     assert [row["sigma"] for row in found] == [0.1, 0.5, 1.0, 1.5, 2.0, 3.0]

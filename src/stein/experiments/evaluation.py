@@ -168,12 +168,12 @@ def _classification(finished: Finished, test: data.Arrays, others: dict[str, np.
     outside = {name: _predict(finished, x) for name, x in others.items()}
     numbers = evaluate.classification(said, test.y, outside)
     curves = evaluate.classification_curves(said, test.y, outside)
-    entropies = {name: uncertainty.entropy(p.mean(axis=0, dtype=float)) for name, p in outside.items()}
+    entropies = {name: _entropy(logs) for name, logs in outside.items()}
     method = finished.config.method.name + (" stochastic" if finished.config.method.stochastic else "")
     drawn = {
         "reliability": figures.reliability(curves["reliability"], numbers["ece"]),
         "calibration": figures.calibration({method: curves["calibration"]}),
-        "entropies": figures.entropies(uncertainty.entropy(said.mean(axis=0, dtype=float)), entropies),
+        "entropies": figures.entropies(_entropy(said), entropies),
     }
     if clean is not None:
 
@@ -199,7 +199,11 @@ def _regression(finished: Finished, test: data.Arrays) -> tuple:
     return evaluate.regression(means, sigmas, y), curves, {"intervals": figures.intervals(curves["coverage"])}
 
 
-def _predict(finished: Finished, x: np.ndarray, link: predict.Link | None = jax.nn.softmax) -> np.ndarray:
+def _entropy(log_probabilities: np.ndarray) -> np.ndarray:
+    return uncertainty.entropy(np.exp(log_probabilities).mean(axis=0, dtype=float))
+
+
+def _predict(finished: Finished, x: np.ndarray, link: predict.Link | None = jax.nn.log_softmax) -> np.ndarray:
     return predict.in_chunks(finished.parts.model, finished.particles, x, chunk=1000 if x.ndim == 2 else 100, link=link)
 
 

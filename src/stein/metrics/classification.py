@@ -1,18 +1,16 @@
 r"""How good a classifier's answers are, after prediction: plain NumPy.
 
-``probabilities`` is (members, points, classes); ``mean`` is its mean over members, the ensemble's answer; ``y`` holds
-class numbers.
+``probabilities`` is (members, points, classes), ``log_probabilities`` their logarithms, which do not vanish where a
+member is sure; ``mean`` is the mean over members, the ensemble's answer; ``y`` holds class numbers.
 """
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.special import logsumexp
 
 Probabilities = Float[np.ndarray, "n b c"]
 Mean = Float[np.ndarray, "b c"]
 Labels = Int[np.ndarray, " b"]
-
-SMALLEST = float(np.finfo(np.float32).tiny)
-"""Probabilities are float32; below this they are as good as zero. A logarithm takes them for this much: 87.3 nats."""
 
 
 def right(mean: Mean, y: Labels) -> Bool[np.ndarray, " b"]:
@@ -20,23 +18,25 @@ def right(mean: Mean, y: Labels) -> Bool[np.ndarray, " b"]:
     return mean.argmax(axis=1) == y
 
 
-def nll(mean: Mean, y: Labels) -> float:
+def nll(log_probabilities: Probabilities, y: Labels) -> float:
     r"""Negative log-likelihood, :math:`-\frac1b \sum_b \log \bar p_b(y_b)`: the proper score, 0 is best."""
-    return float(-np.log(_of_truth(mean, y)).mean())
+    truth = _of_truth(log_probabilities, y)
+    return float(np.log(len(truth)) - logsumexp(truth, axis=0).mean())
 
 
-def nll_paper(mean: Mean, y: Labels) -> float:
+def nll_paper(log_probabilities: Probabilities, y: Labels) -> float:
     r"""What the paper's tables call NLL, :math:`-\log \frac1b \sum_b \bar p_b(y_b)`: the logarithm outside the mean.
 
     Only for comparison with these tables. Never above :func:`nll` (Jensen), and no proper score: it hardly notices a
     point that is wrong with certainty.
     """
-    return float(-np.log(_of_truth(mean, y).mean()))
+    truth = _of_truth(log_probabilities, y)
+    return float(np.log(truth.size) - logsumexp(truth))
 
 
-def nll_members(probabilities: Probabilities, y: Labels) -> float:
+def nll_members(log_probabilities: Probabilities, y: Labels) -> float:
     """Mean over members of their own :func:`nll`; never below the ensemble's (Jensen)."""
-    return float(np.mean([nll(member, y) for member in probabilities]))
+    return float(-_of_truth(log_probabilities, y).mean())
 
 
 def brier(mean: Mean, y: Labels) -> float:
@@ -61,5 +61,5 @@ def pairwise_disagreement(probabilities: Probabilities) -> float:
     return float((n**2 - np.square(votes).sum(axis=0)).mean() / max(n * (n - 1), 1))
 
 
-def _of_truth(mean: Mean, y: Labels) -> Float[np.ndarray, " b"]:
-    return np.maximum(np.asarray(mean, float)[np.arange(len(y)), y], SMALLEST)
+def _of_truth(log_probabilities: Probabilities, y: Labels) -> Float[np.ndarray, "n b"]:
+    return log_probabilities[:, np.arange(len(y)), y].astype(float)
