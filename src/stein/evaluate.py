@@ -125,11 +125,11 @@ def corruption(
         predict: from images to the members' log-probabilities.
         images: clean ones, (rows, height, width, channels), as they were before any standardisation.
     """
-    clean = uncertainty.entropy(_mean(np.exp(predict(images))))
+    clean = uncertainty.entropy(_mean(_normalised(predict(images))))
     rows = []
     for sigma in sigmas:
         said = predict(corruptions.gaussian_blur(images, sigma))
-        mean = _mean(np.exp(said))
+        mean = _mean(_normalised(said))
         right = scores.right(mean, y)
         rows.append(
             {
@@ -187,7 +187,7 @@ def _ranking(curves: tuple[np.ndarray, np.ndarray, int]) -> dict[str, float]:
 
 
 def _mean(probabilities: Others) -> np.ndarray:
-    return np.mean(probabilities, axis=0, dtype=float)
+    return probabilities.mean(axis=0)
 
 
 def _probabilities(
@@ -205,10 +205,16 @@ def _probabilities(
             )
         if np.isnan(logs).any():
             raise ValueError(f"{name}: a log-probability is not a number; leave dead members out (predict.living)")
-        found[name] = np.exp(logs)
-        if not np.allclose(found[name].sum(axis=2), 1, atol=1e-3):
+        if not np.allclose(np.exp(logs).sum(axis=2), 1, atol=1e-3):
             raise ValueError(f"{name}: the exponentials do not sum to one; use jax.nn.log_softmax as the link")
+        found[name] = _normalised(logs)
     return found.pop("log_probabilities"), found
+
+
+def _normalised(logs: Others) -> Others:
+    """Probabilities that sum to one in float64: rounding must not decide which of two sure answers is the surer."""
+    probabilities = np.exp(logs.astype(float))
+    return probabilities / probabilities.sum(axis=2, keepdims=True)
 
 
 # -- regression ---------------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from scipy import ndimage
+from scipy.special import softmax
 
 from stein import evaluate
 from stein.data import corruptions
@@ -61,6 +63,17 @@ def test_curves_agree_with_the_numbers():
     assert (curve["points"], curve["outside_points"]) == (list(range(1, 61)), 30)
     assert found["calibration_area"] <= found["calibration_area_perfect"]
     assert found["calibration_coverage97_perfect"] >= sum(right)
+
+
+def test_rounding_does_not_rank_sure_answers():
+    """Errors of about 1e-7, and the answers of the larger entropies wrong. Sees probabilities of float32, whose
+    distance next to one is as large."""
+    random = np.random.default_rng(3)
+    logits = np.stack([random.uniform(15, 16.6, 400), np.zeros(400), random.uniform(-3, 0, 400)], axis=1)
+    logits = logits.astype(np.float32)
+    exact = uncertainty.entropy(softmax(logits.astype(float), axis=1))
+    found = evaluate.classification(np.array(jax.nn.log_softmax(logits))[None], (exact > np.median(exact)).astype(int))
+    assert found["calibration_area"] == pytest.approx(found["calibration_area_perfect"], abs=1e-12)
 
 
 def test_curves_are_thinned_to_both_ends_and_fit_into_json():
