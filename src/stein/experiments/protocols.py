@@ -98,11 +98,15 @@ PROTOCOLS = {
     ),
 }  # fmt: skip
 
-# What a preset changes: mostly a smaller budget. The digits are small as they are. On a laptop the learning rate falls:
-# with the paper's constant one, all members see the same batches and the last steps of a short run decide a per cent.
+# What a preset changes: mostly a smaller budget. Smoke goes without diagnostics, which take as long to compile as the
+# rest of it. The digits are small as they are. On a laptop the learning rate falls: with the paper's constant one, all
+# members see the same batches and the last steps of a short run decide a per cent.
 BUDGETS: dict[str, dict[str, dict[str, Any]]] = {
     "table1": {
-        "smoke": {"particles": 3, "steps": 60, "annealing_steps": 20, "seeds": (42,)},
+        "smoke": {
+            "particles": 3, "steps": 60, "annealing_steps": 20, "seeds": (42,),
+            "data": Data(name="fashion-mnist", most_test=1000), "diagnostics": False,
+        },
         "laptop": {"particles": 10, "steps": 15_000, "schedule": "cosine", "seeds": (42,)},
         "paper": {"rows": _with_exact(FASHION)},
         "corrected": {"rows": _with_exact(FASHION)},
@@ -110,7 +114,7 @@ BUDGETS: dict[str, dict[str, dict[str, Any]]] = {
     "table2": {
         "smoke": {
             "particles": 2, "steps": 8, "annealing_steps": 4, "batch_size": 16, "seeds": (42,),
-            "data": Data(name="cifar10", most_test=100), "diagnostics": False,  # whose compilation would be half of it
+            "data": Data(name="cifar10", most_test=100), "diagnostics": False,
         },
         "laptop": {
             "particles": 3, "steps": 500, "batch_size": 64, "annealing_steps": 50, "schedule": "cosine", "seeds": (42,),
