@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def toy() -> tuple:
 def loop_overhead(steps: int = 1000) -> list[dict]:
     """P8: a step inside the training loop, everything on as `stein train` has it, over a step of the bare scan.
 
-    Both in turn, a thousand steps each with one checkpoint.
+    A thousand steps each with one checkpoint.
     """
     algorithm, batches, scores = toy()
     state = jax.jit(lambda key: algorithm.init(key, 50))(jax.random.key(0))
@@ -63,18 +64,24 @@ def loop_overhead(steps: int = 1000) -> list[dict]:
         def whole(state, batches):
             return train.run(algorithm, state, batches, steps, chunk=100, hooks=called)
 
-        ours, theirs = [], []
-        for _ in range(PAIRS + 1):  # the first pair compiles
-            for work, taken in ((whole, ours), (bare, theirs)):
-                began = time.perf_counter()
-                state, _ = jax.block_until_ready(work(state, batches))
-                taken.append(time.perf_counter() - began)
-    size = f"w-svgd, 1-50-50-1, n = 50, B = 64, {steps} steps with 10 log lines, an evaluation and a checkpoint"
-    return [paired("P8 training loop / bare scan", size, ours[1:], theirs[1:], 1.05)]
+        def goes_on(work) -> None:
+            nonlocal state
+            state, _ = jax.block_until_ready(work(state, batches))
+
+        size = f"w-svgd, 1-50-50-1, n = 50, B = 64, {steps} steps with 10 log lines, an evaluation and a checkpoint"
+        return [paired("P8 training loop / bare scan", size, partial(goes_on, whole), partial(goes_on, bare), 1.05)]
 
 
-def paired(name: str, size: str, ours: list[float], theirs: list[float], limit: float) -> dict:
-    """Median of the ratios of neighbours: what can be compared where a machine's speed drifts within minutes."""
+def paired(name: str, size: str, ours, theirs, limit: float, pairs: int = PAIRS) -> dict:
+    """Both pieces of work in turn, and the median of the ratios of neighbours: these can be compared where a machine's
+    speed drifts within minutes."""
+    times = {ours: [], theirs: []}
+    for _ in range(pairs + 1):  # the first pair compiles
+        for work, taken in times.items():
+            began = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - began)
+    ours, theirs = (taken[1:] for taken in times.values())
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     quarter, ratio, three = statistics.quantiles(ratios, n=4)
     return {"row": name, "size": size, "seconds": statistics.median(ours), "peer_seconds": statistics.median(theirs),
@@ -148,9 +155,9 @@ def regression_figure() -> list[dict]:
 def prediction(images: int = 10_000, members: int = 50, chunk: int = 1000) -> list[dict]:
     """P12: probabilities of many images, over the time that XLA needs for one product of as many operations.
 
-    In turn: 10,000 images flattened, networks of the paper's Table 1. (NumPy's BLAS is faster
-    than XLA's on many CPUs, by 1.4 on the one of results.json; no program inside XLA can use it.) The second row is
-    the memory that a chunk of activations takes beyond weights, images and answers, over what one layer of them needs.
+    10,000 images flattened, networks of the paper's Table 1. (NumPy's BLAS is faster than XLA's on many CPUs, by 1.4 on
+    the one of results.json; no program inside XLA can use it.) The second row is the memory that a chunk of activations
+    takes beyond weights, images and answers, over what one layer of them needs.
     """
     widths = [784, 100, 100, 100, 10]
     model = models.mlp(widths)
@@ -165,17 +172,14 @@ def prediction(images: int = 10_000, members: int = 50, chunk: int = 1000) -> li
         for _ in range(0, images, chunk):
             product(side, other).block_until_ready()
 
-    ours, theirs = [], []
-    for _ in range(PAIRS + 1):  # the first pair compiles
-        for work, taken in ((lambda: predict.in_chunks(model, particles, x, chunk=chunk), ours), (products, theirs)):
-            began = time.perf_counter()
-            work()
-            taken.append(time.perf_counter() - began)
+    def predictions() -> None:
+        predict.in_chunks(model, particles, x, chunk=chunk)
+
     compiled = predict._linked.lower(model, jax.nn.softmax, particles, side).compile()
     activations = compiled.memory_analysis().temp_size_in_bytes
     size = f"{images} images, n = {members}, 784-100-100-100-10, {chunk} at a time"
     return [
-        paired("P12 prediction / its products", size, ours[1:], theirs[1:], 1 / 0.8),
+        paired("P12 prediction / its products", size, predictions, products, 1 / 0.8),
         row("P12 memory / one layer's outputs", f"{size}; bytes", activations, 4 * chunk * members * 100, 4.0),
     ]
 
@@ -187,7 +191,7 @@ def convolutions(members: int = 4, images: int = 64, channels: int = 16, size: i
     x = jax.random.normal(keys[0], (members, images, size, size, channels))
     filters = jax.random.normal(keys[1], (members, 3, 3, channels, channels))
 
-    def seconds(way) -> float:
+    def steps(way):
         def loss(x, filters):
             return jax.numpy.sum(jax.nn.relu(way(x, filters, 1)))
 
@@ -198,15 +202,12 @@ def convolutions(members: int = 4, images: int = 64, channels: int = 16, size: i
 
             return jax.lax.scan(move, (x, filters), length=2)[0]
 
-        times = []
-        for _ in range(4):  # the first compiles
-            began = time.perf_counter()
-            jax.block_until_ready(twice(x, filters))
-            times.append(time.perf_counter() - began)
-        return min(times[1:])
+        return lambda: jax.block_until_ready(twice(x, filters))
 
     work = f"{members} members, {images} images of {size} x {size}, {channels} channels, two steps"
-    return [row("convolutions in turns / together", work, seconds(resnet._in_turns), seconds(resnet._slide), 0.2)]
+    return [
+        paired("convolutions in turns / together", work, steps(resnet._in_turns), steps(resnet._slide), 0.2, pairs=3)
+    ]
 
 
 # What `stein train` does until its first step is done; it prints the time.

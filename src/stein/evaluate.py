@@ -19,7 +19,7 @@ from stein.metrics.regression import Members, Targets
 from stein.types import Model, Particles
 
 Others = Float[np.ndarray, "_ _ _"]
-"""Log-probabilities too, at other points than the test points."""
+"""Probabilities or their logarithms, at other points than the test points."""
 POOLED = 10_000
 """The calibration curve is over as many of the most certain points as there are test points, at most so many; no
 more than so many points of another distribution go into it."""
@@ -125,11 +125,11 @@ def corruption(
         predict: from images to the members' log-probabilities.
         images: clean ones, (rows, height, width, channels), as they were before any standardisation.
     """
-    clean = uncertainty.entropy(_mean(_normalised(predict(images))))
+    clean = uncertainty.entropy(_mean(scores.probabilities(predict(images))))
     rows = []
     for sigma in sigmas:
         said = predict(corruptions.gaussian_blur(images, sigma))
-        mean = _mean(_normalised(said))
+        mean = _mean(scores.probabilities(said))
         right = scores.right(mean, y)
         rows.append(
             {
@@ -193,7 +193,7 @@ def _mean(probabilities: Others) -> np.ndarray:
 def _probabilities(
     log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None
 ) -> tuple[Probabilities, dict[str, Others]]:
-    """Out of the logarithms, at the test points and outside, once they are known to be some."""
+    """At the test points and outside, once it is known that they fit together."""
     n, _, classes = log_probabilities.shape
     if len(y) and not 0 <= y.min() <= y.max() < classes:
         raise ValueError(f"y holds {y.min()} to {y.max()}: classes are 0 to {classes - 1}")
@@ -203,18 +203,8 @@ def _probabilities(
             raise ValueError(
                 f"{name} is {logs.shape}: must have {n} members and {classes} classes, as the test points have"
             )
-        if np.isnan(logs).any():
-            raise ValueError(f"{name}: a log-probability is not a number; leave dead members out (predict.living)")
-        if not np.allclose(np.exp(logs).sum(axis=2), 1, atol=1e-3):
-            raise ValueError(f"{name}: the exponentials do not sum to one; use jax.nn.log_softmax as the link")
-        found[name] = _normalised(logs)
+        found[name] = scores.probabilities(logs, name)
     return found.pop("log_probabilities"), found
-
-
-def _normalised(logs: Others) -> Others:
-    """Probabilities that sum to one in float64: rounding must not decide which of two sure answers is the surer."""
-    probabilities = np.exp(logs.astype(float))
-    return probabilities / probabilities.sum(axis=2, keepdims=True)
 
 
 # -- regression ---------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from stein.experiments import images
 from stein.experiments.assemble import Parts, assemble
 from stein.experiments.run import set_precision
 from stein.experiments.schema import IMAGES, Data
+from stein.metrics import classification as scores
 from stein.metrics import uncertainty
 from stein.report import evaluation as figures
 from stein.types import Particles
@@ -200,7 +201,7 @@ def _regression(finished: Finished, test: data.Arrays) -> tuple:
 
 
 def _entropy(log_probabilities: np.ndarray) -> np.ndarray:
-    return uncertainty.entropy(np.exp(log_probabilities).mean(axis=0, dtype=float))
+    return uncertainty.entropy(scores.probabilities(log_probabilities).mean(axis=0))
 
 
 def _predict(finished: Finished, x: np.ndarray, link: predict.Link | None = jax.nn.log_softmax) -> np.ndarray:

@@ -13,6 +13,21 @@ Mean = Float[np.ndarray, "b c"]
 Labels = Int[np.ndarray, " b"]
 
 
+def probabilities(log_probabilities: Probabilities, name: str = "log_probabilities") -> Probabilities:
+    """Probabilities that sum to one in float64: rounding must not decide which of two sure answers is the surer.
+
+    Raises:
+        ValueError: they are not logarithms of probabilities; ``name`` says whose.
+    """
+    if np.isnan(log_probabilities).any():
+        raise ValueError(f"{name}: a log-probability is not a number; leave dead members out (predict.living)")
+    found = np.exp(log_probabilities.astype(float))
+    total = found.sum(axis=2, keepdims=True)
+    if not np.allclose(total, 1, atol=1e-3):
+        raise ValueError(f"{name}: the exponentials do not sum to one; use jax.nn.log_softmax as the link")
+    return found / total
+
+
 def right(mean: Mean, y: Labels) -> Bool[np.ndarray, " b"]:
     """Where the most probable class is the right one."""
     return mean.argmax(axis=1) == y

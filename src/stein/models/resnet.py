@@ -3,7 +3,6 @@
 import functools
 import math
 from itertools import pairwise
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -51,8 +50,7 @@ class _Stage(eqx.Module):
     def __init__(self, channels: int, filters: int, blocks: int):
         self.entrance = _Block(channels, filters, stride=1 if filters == channels else 2)
         one = _Block(filters, filters, stride=1)
-        others = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], blocks - 1, axis=0), one)
-        self.rest = others if blocks > 1 else None
+        self.rest = jax.tree.map(lambda leaf: jnp.stack([leaf] * (blocks - 1)), one) if blocks > 1 else None
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
         x = self.entrance(x)
@@ -111,7 +109,7 @@ def resnet32(num_classes: int = 10, channels: int = 3, blocks: int = 5) -> Model
     return Model(init, apply=lambda weights, images: weights(images))
 
 
-def _convolve(layer: Any, images: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
+def _convolve(layer: _Layer, images: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
     convolve = _in_turns if jax.default_backend() == "cpu" else _slide
     return convolve(images, layer.weight, layer.stride) + layer.bias[None, None, None]
 
@@ -124,8 +122,8 @@ def _slide(
     return jax.lax.conv_general_dilated(images, filters, (stride, stride), ((1, 1), (1, 1)), dimension_numbers=layout)
 
 
-# On a CPU, XLA is fast at one member's convolution in the layout above. It is four times slower at those of several
-# members together, and a hundred times at the gradients that JAX derives, if these stand in a loop, as training does.
+# On a CPU, XLA is fast at one member's convolution in the layout above. It is slower at those of several members
+# together, and far slower at the gradients that JAX derives, if these stand in a loop, as training does (`make bench`).
 # So members take turns there, and both gradients are written as such convolutions.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _in_turns(
