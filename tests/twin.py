@@ -321,14 +321,22 @@ def local_repulsion(D, look, energy=1.0):
 
 
 def exact_repulsion(D, look, energy=1.0):
-    """R_i = sum_j J_j^T grad_{f_j} k(f_i, f_j), the forces projected on the directions that hold ``energy``."""
+    """R_i = sum_j J_j^T grad_{f_j} k(f_i, f_j), the forces projected on the directions that hold ``energy`` of them.
+
+    Directions are the singular ones of the features around their middle, every row of length one.
+    """
     n, project = len(D), np.eye(look.features.shape[1])
     if energy < 1:
-        _, sigma, Vt = np.linalg.svd(look.features - look.features.mean(axis=0), full_matrices=False)
+        norms = np.linalg.norm(look.features, axis=1)
+        near = norms <= 3 * np.sort(norms)[(n - 1) // 2]
+        rows = look.features - look.features[near].mean(axis=0)
+        _, _, Vt = np.linalg.svd(rows / np.linalg.norm(rows, axis=1, keepdims=True), full_matrices=False)
+        shares = np.array([sum((D[i, j] @ v) ** 2 for i in range(n) for j in range(n)) for v in Vt])
+        order = np.argsort(-shares)
         r = 1
-        while np.sum(sigma[:r] ** 2) < energy * np.sum(sigma**2):
+        while shares[order[:r]].sum() < energy * shares.sum():
             r += 1
-        project = Vt[:r].T @ Vt[:r]
+        project = Vt[order[:r]].T @ Vt[order[:r]]
     return np.array([sum(look.J[j].T @ project @ D[i, j] for j in range(n)) for i in range(n)])
 
 
@@ -368,6 +376,12 @@ def hp_svgd(look, kernels, jitter, repulse):
     K_f, D_f = kernels[1].functional_pairs(look)
     in_weights = (K_f[:, :, None] * D_w).sum(axis=1)
     return _svgd(K_w * K_f, jitter, look, in_weights + repulse(K_w[:, :, None] * D_f, look))
+
+
+def hs_svgd(look, kernels, jitter, repulse):
+    K_w, D_w = kernels[0].pairs(look.W)
+    K_f, D_f = kernels[1].functional_pairs(look)
+    return _svgd(0.5 * K_w + 0.5 * K_f, jitter, look, 0.5 * D_w.sum(axis=1) + repulse(0.5 * D_f, look))
 
 
 def _functional_score(look, j):
@@ -435,6 +449,7 @@ METHODS = {
     "h-svgd-l": h_svgd,
     "h-svgd-s": h_svgd,
     "hp-svgd": hp_svgd,
+    "hs-svgd": hs_svgd,
     "kde-wgd": in_weights(kde),
     "sge-wgd": in_weights(sge),
     "ssge-wgd": in_weights(ssge),

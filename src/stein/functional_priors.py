@@ -1,27 +1,29 @@
 r"""Priors over functions, as the functional rules need them: the score :math:`\nabla_f \log p(f)` at points.
 
-A functional prior is ``prior(key, features, inputs, draw) -> score``: ``features`` (n, m, k) are the particles'
-outputs at ``inputs`` (m, ...), and ``draw(key, number, inputs)`` pushes fresh draws from the weight prior through
-the network, (number, m, k). Outputs that the functional kernel does not see (a log variance) have a flat prior.
+A functional prior is ``prior(key, features, alive, inputs, draw) -> score``: ``features`` (n, m, k) are the particles'
+outputs at ``inputs`` (m, ...), ``alive`` says which of them count, and ``draw(key, number, inputs)`` pushes fresh draws
+from the weight prior through the network, (number, m, k). Outputs that the functional kernel does not see (a log
+variance) have a flat prior.
 """
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from stein import scores
 from stein.types import Key
 
 Features = Float[Array, "n m k"]
+Alive = Bool[Array, " n"]
 Draw = Callable[[Key, int, Array], Features]
-FunctionalPrior = Callable[[Key, Features, Array, Draw], Features]
+FunctionalPrior = Callable[[Key, Features, Alive, Array, Draw], Features]
 
 
 def none() -> FunctionalPrior:
     """A flat prior over functions."""
-    return lambda key, features, inputs, draw: jnp.zeros_like(features)
+    return lambda key, features, alive, inputs, draw: jnp.zeros_like(features)
 
 
 def ssge(draws: int | None = None, energy: float = 0.99, eta: float = 0.0, noise: float = 0.01) -> FunctionalPrior:
@@ -31,7 +33,7 @@ def ssge(draws: int | None = None, energy: float = 0.99, eta: float = 0.0, noise
     functions, which live on a thin manifold otherwise. Good at few points only: wrap it in :func:`on_points`
     when the batch is large (at image scale the plain estimate is close to zero).
     """
-    return _estimated(lambda samples, queries: scores.ssge(samples, queries, energy, eta), draws, noise)
+    return _estimated(lambda samples, queries, alive: scores.ssge(samples, queries, energy, eta, alive), draws, noise)
 
 
 def moment_matched(draws: int | None = None, jitter: float = 1e-3, noise: float = 0.0) -> FunctionalPrior:
@@ -39,7 +41,7 @@ def moment_matched(draws: int | None = None, jitter: float = 1e-3, noise: float 
 
     ``jitter`` times the mean variance is added to the diagonal of the covariance.
     """
-    return _estimated(lambda samples, queries: scores.gaussian(samples, queries, jitter), draws, noise)
+    return _estimated(lambda samples, queries, alive: scores.gaussian(samples, queries, jitter), draws, noise)
 
 
 def gaussian_process(
@@ -53,7 +55,7 @@ def gaussian_process(
         jitter: added to the diagonal of the covariance.
     """
 
-    def prior(key: Key, features: Features, inputs: Array, draw: Draw) -> Features:
+    def prior(key: Key, features: Features, alive: Alive, inputs: Array, draw: Draw) -> Features:
         covariance = kernel(inputs, inputs)
         regular = covariance + jitter * jnp.eye(covariance.shape[0], dtype=covariance.dtype)
         factor = jax.scipy.linalg.cho_factor(regular)
@@ -66,7 +68,7 @@ def gaussian_process(
 
 def from_function(score: Callable[[Array, Features], Features]) -> FunctionalPrior:
     """Your own ``score(inputs, features)``, the gradient of log p(f) at the features."""
-    return lambda key, features, inputs, draw: score(inputs, features)
+    return lambda key, features, alive, inputs, draw: score(inputs, features)
 
 
 def on_points(prior: FunctionalPrior, points: int) -> FunctionalPrior:
@@ -74,26 +76,26 @@ def on_points(prior: FunctionalPrior, points: int) -> FunctionalPrior:
     if points < 1:
         raise ValueError(f"points = {points}: must be at least 1")
 
-    def restricted(key: Key, features: Features, inputs: Array, draw: Draw) -> Features:
+    def restricted(key: Key, features: Features, alive: Alive, inputs: Array, draw: Draw) -> Features:
         key_points, key_prior = jax.random.split(key)
         m = features.shape[1]
         chosen = jax.random.choice(key_points, m, (min(points, m),), replace=False)
-        score = prior(key_prior, features[:, chosen], inputs[chosen], draw)
+        score = prior(key_prior, features[:, chosen], alive, inputs[chosen], draw)
         return jnp.zeros_like(features).at[:, chosen].set(score)
 
     return restricted
 
 
-def _estimated(estimator: Callable[[Array, Array], Array], draws: int | None, noise: float) -> FunctionalPrior:
+def _estimated(estimator: Callable[[Array, Array, Array], Array], draws: int | None, noise: float) -> FunctionalPrior:
     if draws is not None and draws < 2:
         raise ValueError(f"draws = {draws}: must be at least 2")
 
-    def prior(key: Key, features: Features, inputs: Array, draw: Draw) -> Features:
+    def prior(key: Key, features: Features, alive: Alive, inputs: Array, draw: Draw) -> Features:
         n = features.shape[0]
         key_draw, key_noise = jax.random.split(key)
         samples = draw(key_draw, max(100, 2 * n) if draws is None else draws, inputs)
         samples = samples + noise * jax.random.normal(key_noise, samples.shape, samples.dtype)
-        flat = estimator(samples.reshape(samples.shape[0], -1), features.reshape(n, -1))
+        flat = estimator(samples.reshape(samples.shape[0], -1), features.reshape(n, -1), alive)
         return flat.reshape(features.shape)
 
     return prior

@@ -9,6 +9,7 @@ Pairs, not sums, so that a rule can reweight them before it adds them up. Bandwi
 gradient, as in all of the literature.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -51,10 +52,13 @@ class Gram(NamedTuple):
         right = self.left if self.right is None else self.right
         pull, push = jnp.sum(self.left, axis=1), jnp.sum(right, axis=1)
 
+        # Seen from the mean of those who feel each other, close particles far from the origin keep their digits, also
+        # beside one that is far from all. What the shift adds back is zero for every kernel of x_i - x_j.
+        felt = jnp.sum(jnp.abs(self.left), axis=1)
+        share = felt / jnp.maximum(jnp.sum(felt), jnp.finfo(felt.dtype).tiny)
+
         def leaf_repulsion(leaf: Array) -> Array:
-            # Around their mean, close particles far from the origin keep their digits; what the shift adds
-            # back is zero for every kernel of x_i - x_j.
-            origin = jnp.mean(leaf, axis=0, keepdims=True)
+            origin = jnp.tensordot(share, leaf, axes=1)[None]
             shifted = leaf - origin
             rowwise = (-1,) + (1,) * (leaf.ndim - 1)
             force = pull.reshape(rowwise) * shifted - jnp.tensordot(right, shifted, axes=1)
@@ -147,8 +151,9 @@ def median(diagonal: bool = True, floor: float = 1e-12, factor: float = 1.0) -> 
 
 def fixed(h: float) -> Bandwidth:
     """The same bandwidth always. Invariance of the stochastic rules is a theorem for this one."""
-    if not h > 0:
-        raise ValueError(f"bandwidth = {h}: must be positive")
+    smallest = float(jnp.finfo(jnp.float32).tiny)  # below it 1/h is infinite, and k(x, x) is NaN
+    if not smallest <= h < math.inf:
+        raise ValueError(f"bandwidth = {h}: must be positive, at least {smallest:.1g}, and finite")
     return Bandwidth(lambda squared, alive, memory: (jnp.asarray(h, squared.dtype), memory))
 
 
@@ -266,15 +271,25 @@ def product(*kernels: Kernel) -> Kernel:
 def add(*kernels: Kernel, weights: tuple[float, ...] | None = None) -> Kernel:
     """Weighted sum of kernels of the same points; weights 1 unless given."""
     factors = (1.0,) * len(kernels) if weights is None else weights
-    if len(factors) != len(kernels) or not all(w > 0 for w in factors):
-        raise ValueError(f"weights = {weights}: one positive number for each of the {len(kernels)} kernels")
+    check_weights(factors, len(kernels))
+    return _combine(kernels, lambda grams: sum_rule(factors, *grams))
 
-    def parts(grams: list[Gram]) -> list[Gram]:
-        scaled = [g.weighted(jnp.full_like(g.matrix, w)) for g, w in zip(grams, factors, strict=True)]
-        total = sum((g.matrix for g in scaled[1:]), scaled[0].matrix)
-        return [g._replace(matrix=total) for g in scaled]
 
-    return _combine(kernels, parts)
+def check_weights(weights: tuple[float, ...], number: int) -> None:
+    """Raise ``ValueError`` unless there is a positive weight for each kernel of a sum."""
+    if len(weights) != number or not all(w > 0 for w in weights):
+        raise ValueError(f"weights = {weights}: one positive number for each of the {number} kernels")
+
+
+def sum_rule(weights: tuple[float, ...], *grams: Gram | AutodiffGram) -> list[Gram | AutodiffGram]:
+    """The summands of a weighted sum of kernels, each in the space of its own kernel.
+
+    Every summand has the whole sum as its ``matrix``; its coefficients are its own kernel's, times its weight. The
+    kernels may live in different spaces (weights and outputs).
+    """
+    scaled = [gram.weighted(jnp.full_like(gram.matrix, w)) for gram, w in zip(grams, weights, strict=True)]
+    total = sum((gram.matrix for gram in scaled[1:]), scaled[0].matrix)
+    return [gram._replace(matrix=total) for gram in scaled]
 
 
 def product_rule(*grams: Gram | AutodiffGram) -> list[Gram | AutodiffGram]:

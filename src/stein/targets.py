@@ -175,7 +175,7 @@ def posterior(
             drawn = jax.vmap(sample)(jax.random.split(key, number))
             return jax.vmap(to_features.forward)(forward(drawn, at))
 
-        prior_f = functional_prior(key_prior, features, inputs, draw) if functional else jnp.zeros_like(features)
+        prior_f = functional_prior(key_prior, features, alive, inputs, draw) if functional else jnp.zeros_like(features)
         score_f = point_scores * (num_data / size) if shared else jnp.zeros_like(outputs)
         return View(
             weights=tree.where(alive, weights, 0),

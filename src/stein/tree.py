@@ -63,6 +63,28 @@ def centre(x: Particles, alive: Bool[Array, " n"]) -> Particles:
     return where(alive, jax.tree.map(lambda a, m: a - m[None], x, mean(x, alive)), 0)
 
 
+def squared_norms(x: Particles) -> Float[Array, " n"]:
+    """|x_i|^2 over all leaves."""
+    squares = [jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(x)]
+    return sum(squares[1:], squares[0])
+
+
+def middle(x: Particles, alive: Bool[Array, " n"]) -> Weights:
+    """Mean of the living particles that are not far out: whose norm is at most three times the median norm."""
+    norms = jnp.where(alive, squared_norms(where(alive, x, 0)), jnp.inf)
+    median = jnp.sort(norms)[jnp.maximum(jnp.sum(alive) - 1, 0) // 2]
+    return mean(x, alive & (norms <= 9 * median))
+
+
+def around_middle(x: Particles, alive: Bool[Array, " n"]) -> Particles:
+    """x_i minus the :func:`middle`; rows of the dead become zero.
+
+    For what depends on differences only. A single particle at 1e6 would drag the mean of all so far away that the
+    differences of the others drown in rounding.
+    """
+    return where(alive, jax.tree.map(lambda a, m: a - m[None], x, middle(x, alive)), 0)
+
+
 def gram(x: Particles) -> Float[Array, "n n"]:
     """Inner products <x_i, x_j> over all leaves."""
 
@@ -77,10 +99,10 @@ def gram(x: Particles) -> Float[Array, "n n"]:
 def squared_distances(x: Particles, alive: Bool[Array, " n"]) -> Float[Array, "n n"]:
     """|x_i - x_j|^2 from the Gram matrix.
 
-    Centring first keeps the digits when particles are close relative to their norm; rounding can still make
+    Shifting first keeps the digits when particles are close relative to their norm; rounding can still make
     a distance slightly negative, hence the clip.
     """
-    products = gram(centre(x, alive))
+    products = gram(around_middle(x, alive))
     norms = jnp.diagonal(products)
     return jnp.maximum(norms[:, None] + norms[None, :] - 2 * products, 0)
 

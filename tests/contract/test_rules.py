@@ -247,9 +247,11 @@ OPTION_VALUES = {
     "space": "probabilities",
     "noisy": True,
     "estimator": rules.blob(),
+    "weights": (0.2, 0.8),
 }
 OTHER_VALUES = {  # where the value above is what the method has anyway
     ("hp-svgd", "repulsion"): rules.local(),
+    ("hs-svgd", "repulsion"): rules.local(),
     ("blob", "estimator"): rules.kde(),
     ("f-blob", "estimator"): rules.kde(),
     ("fw-svgd-s", "space"): "outputs",
@@ -395,7 +397,8 @@ def score_of(prior):
         return jnp.sin(jax.random.normal(key, (number, 1, 3)) + jnp.sum(at, axis=1)[None, :, None])
 
     features = draw(jax.random.key(5), N, batch().x)
-    return jax.jit(lambda key, f, x: prior(key, f, x, draw))(jax.random.key(0), features, batch().x)
+    everyone = jnp.ones(N, bool)
+    return jax.jit(lambda key, f, x: prior(key, f, everyone, x, draw))(jax.random.key(0), features, batch().x)
 
 
 @pytest.mark.parametrize("name", FUNCTIONAL)

@@ -113,7 +113,7 @@ def test_the_moment_matched_prior_takes_functions_of_any_scale():
         )
 
     features = draw(jax.random.key(1), 5, inputs)
-    score = functional_priors.moment_matched()(jax.random.key(0), features, inputs, draw)
+    score = functional_priors.moment_matched()(jax.random.key(0), features, jnp.ones(5, bool), inputs, draw)
     assert bool(jnp.isfinite(score).all())
     assert float(jnp.sum(score * features)) < 0  # towards the mean
 

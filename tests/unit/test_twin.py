@@ -36,7 +36,9 @@ KERNELS = {
     "imq, frozen": (compiled(kernels.imq(FROZEN, power=0.7)), lambda: twin.Kernel(twin.Imq(0.7), freeze=2)),
     "rbf, fixed": (compiled(kernels.rbf(1.9)), lambda: twin.Kernel(twin.Rbf(), h=1.9)),
 }
-KERNEL_OPTIONS = {"h-svgd-l": ("drive", "repel"), "h-svgd-s": ("drive", "repel"), "hp-svgd": ("kernel_w", "kernel_f")}
+KERNEL_OPTIONS = dict.fromkeys(("h-svgd-l", "h-svgd-s"), ("drive", "repel")) | dict.fromkeys(
+    ("hp-svgd", "hs-svgd"), ("kernel_w", "kernel_f")
+)
 SCHEDULES = (
     (schedules.linear(7), twin.linear(7)),
     (schedules.hyperbolic(6, power=2.0), twin.hyperbolic(6, 2.0)),
@@ -123,7 +125,7 @@ def keys_of_step(state: ensembles.State):
 def standard_normals(method: str, state: ensembles.State) -> np.ndarray:
     """The library's own draws for a step; rules with a functional kernel keep half of the key for the probe."""
     _, key = keys_of_step(state)
-    if method.startswith(("fw-", "h-", "hp-")):
+    if method.startswith(("fw-", "h-", "hp-", "hs-")):
         key, _ = jax.random.split(key)
     return flatten(tree.normal(key, state.ids, state.particles))
 
@@ -197,12 +199,12 @@ def test_three_steps(name, stochastic, task, kernel, size, index):
         names = KERNEL_OPTIONS.get(name, ("kernel",))
         options = dict.fromkeys(names, library_kernel)
         of_twin["kernels"] = [twin_kernel() for _ in names]
-    if name.startswith(("fw-", "h-", "hp-")):
+    if name.startswith(("fw-", "h-", "hp-", "hs-")):
         # With Cholesky noise exact in all directions, as nothing else is allowed; without noise in the leading ones.
-        exact = index == 0 and (stochastic or name in ("fw-svgd-l", "hp-svgd"))
+        exact = index == 0 and (stochastic or name in ("fw-svgd-l", "hp-svgd", "hs-svgd"))
         options["repulsion"] = "exact" if exact else "local"
         of_twin["repulsion"] = twin.exact_repulsion if exact else twin.local_repulsion
-        of_twin["energy"] = 1.0 if stochastic else 0.99
+        of_twin["energy"] = 1.0 if stochastic else 0.9999
 
     rate, inside = 0.4, stochastic and index == 1
     if stochastic:

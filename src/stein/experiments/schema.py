@@ -24,13 +24,13 @@ Text = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z", ma
 
 MethodName = Literal[
     "de", "sgld", "psgld", "w-svgd", "f-svgd", "fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s",
-    "hp-svgd", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob",
+    "hp-svgd", "hs-svgd", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob",
 ]  # fmt: skip
 ImageName = Literal["digits", "fashion-mnist", "mnist", "cifar10"]
 IMAGES = get_args(ImageName)
 FUNCTIONAL = ("f-svgd", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob")
 NEVER_STOCHASTIC = ("de", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", *FUNCTIONAL)
-WITH_REPULSION = ("fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s", "hp-svgd")
+WITH_REPULSION = ("fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s", "hp-svgd", "hs-svgd")
 WITH_WEIGHT_DECAY = ("adamw", "lamb", "lion")
 
 
@@ -69,7 +69,7 @@ class Method(Struct, frozen=True):
     particles: Annotated[int, about("members of the ensemble", ge=1, le=100_000)] = 20
     repulsion: Annotated[
         Literal["auto", "exact", "local"],
-        about("repulsion of the fw-, h- and hp- methods; auto: local, but exact where noise or hp-svgd needs it"),
+        about("repulsion of the fw-, h-, hp- and hs- methods; auto: local, but exact with noise and for hp- and hs-"),
     ] = "auto"
     kernel: Annotated[Literal["rbf", "imq"], about("kernel, where the method has one")] = "rbf"
     bandwidth: Annotated[Literal["median"] | Positive, about("bandwidth h of the kernel k(|x - y|²/h)")] = "median"

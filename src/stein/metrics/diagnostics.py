@@ -48,7 +48,7 @@ def stein_discrepancy(x: Particles, score: Particles, alive: Bool[Array, " n"]) 
     Cost: four n x n by n x d products.
     Reference: Liu, Lee & Jordan (2016).
     """
-    x, g = tree.centre(x, alive), tree.where(alive, score, 0)
+    x, g = tree.around_middle(x, alive), tree.where(alive, score, 0)
     squared = tree.squared_distances(x, alive)
     pairs = (alive[:, None] & alive[None, :]).astype(squared.dtype)
     n = jnp.maximum(jnp.sum(alive), 1).astype(squared.dtype)

@@ -14,7 +14,7 @@ from stein.rules.functional import Repulsion, exact, local
 from stein.rules.independent import independent
 from stein.rules.noise import Noise, cholesky, elementwise_independent, elementwise_shared
 from stein.rules.rule import Force, Rule
-from stein.rules.svgd import f_svgd, fw_svgd, h_svgd, hp_svgd, w_svgd
+from stein.rules.svgd import f_svgd, fw_svgd, h_svgd, hp_svgd, hs_svgd, w_svgd
 from stein.rules.wgd import blob, fwgd, kde, sge, ssge, wgd
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "fwgd",
     "h_svgd",
     "hp_svgd",
+    "hs_svgd",
     "independent",
     "kde",
     "local",
@@ -79,6 +80,7 @@ METHODS: dict[str, Method] = {
         Method("h-svgd-s", partial(h_svgd, space="probabilities"), "weights drive, softmax repels",
                "2, exact 1+r", "no", "optional"),
         Method("hp-svgd", hp_svgd, "SVGD, product of both kernels", "1 + r", "exact", "optional"),
+        Method("hs-svgd", hs_svgd, "SVGD, sum of both kernels", "1 + r", "exact", "optional"),
         Method("kde-wgd", partial(wgd, kde()), "Wasserstein flow, kde", "1 + n²d", "as n grows"),
         Method("sge-wgd", partial(wgd, sge()), "Wasserstein flow, Stein score", "1 + n²d + n³", "as n grows"),
         Method("ssge-wgd", partial(wgd, ssge()), "Wasserstein flow, SSGE", "1 + n²d + n³", "as n grows"),
@@ -128,7 +130,7 @@ def make(
             ``"elementwise-independent"``.
         repulsion: ``"exact"`` or ``"local"`` for the rules with a functional kernel, or a repulsion made by
             :func:`exact` or :func:`local`. By default local for deterministic rules, exact with all
-            directions for stochastic ones (a truncated repulsion biases a sampler) and for ``hp-svgd``.
+            directions for stochastic ones (a truncated repulsion biases a sampler); exact for ``hp-svgd``, ``hs-svgd``.
         options: what the method's own function takes (kernels and the like).
 
     >>> rule = make("h-svgd", repulsion="exact")
@@ -160,7 +162,7 @@ def _repulsion(method: Method, repulsion: str | Repulsion | None, stochastic: bo
     if repulsion == "local" and stochastic and noise == "cholesky":
         raise ValueError("repulsion = 'local': with noise only 'exact' leaves the posterior invariant")
     if repulsion is None:
-        repulsion = "exact" if stochastic or method.build is hp_svgd else "local"
+        repulsion = "exact" if stochastic or method.build in (hp_svgd, hs_svgd) else "local"
     if repulsion == "local":
         return local()
     if repulsion == "exact":

@@ -42,20 +42,24 @@ def local() -> Repulsion:
     return lambda key, gram, view: view.pullback(gram.repulsion(view.features))
 
 
-def exact(energy: float = 0.99, probe: bool = False) -> Repulsion:
+def exact(energy: float = 0.9999, probe: bool = False) -> Repulsion:
     r""":math:`R_i = \sum_j J_j^\top \nabla_{f_j} k(f_i, f_j)` without its n^2 backward passes.
 
-    With :math:`u_q` the eigenvectors of the centred Gram matrix :math:`F F^\top` of the features and
-    :math:`v_q = F^\top u_q`, every difference is :math:`f_i - f_j = \sum_q (u_{qi} - u_{qj}) v_q`. So one cotangent
+    Let the rows of F be the centred features over their norms :math:`\rho_i`, :math:`u_q` the eigenvectors of
+    :math:`F F^\top` and :math:`v_q = F^\top u_q`. Then every difference is
+    :math:`f_i - f_j = \sum_q (a_{qi} - a_{qj}) v_q` with :math:`a_q = \rho \circ u_q`. So one cotangent
     :math:`v_q`, the same for all networks, gives :math:`B^q_j = J_j^\top v_q` in one batched backward pass, and
 
-    .. math:: R = \sum_q \big[ u_q \circ (C B^q) - C (u_q \circ B^q) \big], \qquad C = 2K/h.
+    .. math:: R = \sum_q \big[ a_q \circ (C B^q) - C (a_q \circ B^q) \big], \qquad C = 2K/h.
 
-    Function matrices are nearly of low rank, so that few directions carry almost everything.
+    Function matrices are nearly of low rank, so that few directions carry almost everything. (Dividing by the norms
+    changes nothing in exact arithmetic; in floating point it keeps a far member from taking the digits of the others.)
 
     Args:
-        energy: keep the leading directions that hold this fraction of the squared norm of F; 1 keeps all and
-            is exact.
+        energy: keep the directions that hold this fraction of :math:`\sum_{ij} |C_{ij} (f_i - f_j)|^2`, of which
+            direction q has :math:`|v_q|^2 \sum_{ij} C_{ij}^2 (a_{qi} - a_{qj})^2`: what is left out is
+            :math:`\sqrt{1 - \mathrm{energy}}` of the pushes between pairs, in the root mean square. 1 keeps all.
+            Far members, which the kernel does not see, do not count.
         probe: add one random combination of the directions left out, which makes the result unbiased.
 
     Cost: a backward pass and an n x n by n x d product for each direction (and the probe), O(nd) memory.
@@ -66,38 +70,64 @@ def exact(energy: float = 0.99, probe: bool = False) -> Repulsion:
     def repulsion(key: Key, gram: Gram | AutodiffGram, view: View) -> Particles:
         if isinstance(gram, AutodiffGram):
             raise ValueError("repulsion 'exact' needs a kernel in closed form; use 'local' with from_function")
-        centred = tree.centre(view.features, view.alive)
-        values, vectors = jnp.linalg.eigh(tree.gram(centred))
-        values, vectors = jnp.maximum(values[::-1], 0), vectors[:, ::-1]  # largest first
-        most = min(values.size - 1, centred[0].size)  # centring takes one direction away
-        kept = most if energy == 1 else jnp.minimum(directions(values, energy), most)
+        norms, unit, values, vectors = spectrum(view)
+        most = min(values.size - 1, unit[0].size)  # centring takes one direction away
+        kept: int | Array = most
+        if energy < 1:
+            seen = pushes(gram.left, norms, values, vectors)
+            order = jnp.argsort(-seen)
+            values, vectors = values[order], vectors[:, order]
+            kept = jnp.minimum(directions(seen[order], energy), most)
 
         def along(u: Array, v: Array) -> tuple[Particles, Particles]:
             """The share of the directions sum_q u_q v_q^T in both terms, before the last product."""
-            pulled = view.pullback(jnp.broadcast_to(v[None], centred.shape))
-            return tree.rows(u, tree.mix(gram.left, pulled)), tree.rows(u, pulled)
+            pulled = view.pullback(jnp.broadcast_to(v[None], unit.shape))
+            return tree.rows(norms * u, tree.mix(gram.left, pulled)), tree.rows(norms * u, pulled)
 
         def add_direction(q: int | Array, sums: tuple[Particles, Particles]) -> tuple[Particles, Particles]:
             u = vectors[:, q]
-            return tree.add(sums, along(u, jnp.tensordot(u, centred, axes=1)))
+            return tree.add(sums, along(u, jnp.tensordot(u, unit, axes=1)))
 
         zero = jax.tree.map(jnp.zeros_like, view.weights)
         sums = jax.lax.fori_loop(0, kept, add_direction, (zero, zero))
         if probe:
             signs = jax.random.rademacher(key, (values.size,), values.dtype)
-            sums = tree.add(sums, along(*combine(signs, kept, values, vectors, centred)))
+            sums = tree.add(sums, along(*combine(signs, kept, values, vectors, unit)))
         right = gram.left if gram.right is None else gram.right
         result = tree.add(sums[0], tree.scale(-1.0, tree.mix(right, sums[1])))
         if gram.right is None:
             return result
-        mean = jnp.broadcast_to(tree.mean(view.features, view.alive)[None], centred.shape)
-        return tree.add(result, tree.mix(gram.left - gram.right, view.pullback(mean)))
+        origin = jnp.broadcast_to(tree.middle(view.features, view.alive)[None], unit.shape)
+        return tree.add(result, tree.mix(gram.left - gram.right, view.pullback(origin)))
 
     return repulsion
 
 
+def spectrum(
+    view: View,
+) -> tuple[Float[Array, " n"], Float[Array, "n m k"], Float[Array, " n"], Float[Array, "n n"]]:
+    """Norms of the centred features, the features over their norms, and the eigenvalues (largest first) and
+    eigenvectors of the Gram matrix of these."""
+    centred = tree.around_middle(view.features, view.alive)
+    norms = jnp.sqrt(tree.squared_norms(centred))
+    unit = tree.rows(1 / jnp.where(norms > 0, norms, 1), centred)
+    values, vectors = jnp.linalg.eigh(tree.gram(unit))
+    return norms, unit, jnp.maximum(values[::-1], 0), vectors[:, ::-1]
+
+
+def pushes(
+    left: Float[Array, "n n"], norms: Float[Array, " n"], values: Float[Array, " n"], vectors: Float[Array, "n n"]
+) -> Float[Array, " n"]:
+    r"""What each direction has of :math:`\tfrac12 \sum_{ij} |C_{ij} (f_i - f_j)|^2`: the v_q are orthogonal, so that
+    it is :math:`|v_q|^2\, a_q^\top L\, a_q` with the Laplacian L of the weights :math:`C_{ij}^2`."""
+    squares = left**2
+    a = norms[:, None] * vectors
+    laplacian = jnp.sum(squares, axis=1)[:, None] * a - squares @ a
+    return values * jnp.maximum(jnp.sum(a * laplacian, axis=0), 0)
+
+
 def directions(values: Float[Array, " n"], energy: float) -> Array:
-    """How many of the eigenvalues, largest first, hold the fraction ``energy`` of their sum."""
+    """How many of the values, largest first, hold the fraction ``energy`` of their sum."""
     before = jnp.cumsum(values) - values
     return jnp.sum(before < energy * jnp.sum(values))
 
@@ -107,7 +137,7 @@ def combine(
     kept: int | Array,
     values: Float[Array, " n"],
     vectors: Float[Array, "n n"],
-    centred: Float[Array, "n m k"],
+    rows: Float[Array, "n m k"],
 ) -> tuple[Float[Array, " n"], Float[Array, "m k"]]:
     r"""One random pair (alpha, z) with :math:`E[\alpha z^\top] = \sum_{q \ge \mathrm{kept}} u_q v_q^\top`.
 
@@ -115,9 +145,9 @@ def combine(
     :math:`\omega` and :math:`\sigma_q = |v_q|`. Sharing :math:`\sigma` evenly between the two is what minimises the
     variance of the cross terms, which grow as :math:`\sigma_q \sigma_p` then instead of as the largest one squared.
     """
-    limit = values[0] * values.size * jnp.finfo(values.dtype).eps
+    limit = jnp.max(values) * values.size * jnp.finfo(values.dtype).eps
     used = (jnp.arange(values.size) >= kept) & (values > limit)
     root = jnp.where(used, values, 1) ** 0.25
     alpha = vectors @ jnp.where(used, signs * root, 0)
     weights = vectors @ jnp.where(used, signs / root, 0)
-    return alpha, jnp.tensordot(weights, centred, axes=1)
+    return alpha, jnp.tensordot(weights, rows, axes=1)

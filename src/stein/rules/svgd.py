@@ -4,10 +4,14 @@ Every rule is :math:`\phi = \tfrac1n [\,A \cdot \mathrm{score} + \mathrm{repulsi
 noise, the increments are :math:`\epsilon\phi + \sqrt{\epsilon}\,\zeta` with :math:`\operatorname{Cov}\zeta = 2A/n`.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import jax
 
 from stein import tree
-from stein.kernels import AutodiffGram, Gram, Kernel, product_rule, rbf
+from stein.kernels import AutodiffGram, Gram, Kernel, check_weights, product_rule, rbf, sum_rule
 from stein.rules.functional import Repulsion, exact, local, on_functions
 from stein.rules.noise import Noise, driven
 from stein.rules.rule import Force, Memory, Rule
@@ -161,11 +165,52 @@ def hp_svgd(
     >>> rule = hp_svgd()
     """
 
+    return _joint(product_rule, kernel_w, kernel_f, repulsion, noise, space)
+
+
+def hs_svgd(
+    kernel_w: Kernel = rbf(),
+    kernel_f: Kernel = rbf(),
+    repulsion: Repulsion = exact(),
+    noise: Noise | None = None,
+    space: str = "outputs",
+    weights: tuple[float, float] = (0.5, 0.5),
+) -> Rule:
+    r"""SVGD with a weighted sum of a kernel on the weights and one on the functions.
+
+    .. math:: \phi_i = \tfrac1n \sum_j \big[ (a k_w + b k_f)\, g_j + a \nabla_{w_j} k_w
+        + b J_j^\top \nabla_{f_j} k_f \big]
+
+    where a and b are ``weights``. A sum of kernels is a kernel: two members repel when they are close in weights *or*
+    in function, and all of SVGD's theory holds. With ``repulsion=local()`` the last term goes through J_i, and it does
+    not.
+
+    Cost: as h-SVGD.
+    Limits: as hp-SVGD. With (1, 0) it would be w-SVGD, with (0, 1) fw-SVGD.
+    Reference: sum rule; see the design page.
+
+    >>> rule = hs_svgd(weights=(0.2, 0.8))
+    """
+    check_weights(weights, 2)
+    return _joint(partial(sum_rule, weights), kernel_w, kernel_f, repulsion, noise, space)
+
+
+def _joint(
+    summands: Callable[..., list[Any]],
+    kernel_w: Kernel,
+    kernel_f: Kernel,
+    repulsion: Repulsion,
+    noise: Noise | None,
+    space: str,
+) -> Rule:
+    """SVGD with one kernel made of two: ``summands(gram_w, gram_f)`` are its gradients in weights and in functions,
+    both with the whole kernel as their matrix."""
+
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         key_noise, key_probe = jax.random.split(key)
         gram_w, memory_w = kernel_w(view.weights, view.alive, memory[0])
         gram_f, memory_f = on_functions(kernel_f, view, memory[1])
-        in_weights, in_functions = product_rule(gram_w, gram_f)
+        in_weights, in_functions = summands(gram_w, gram_f)
         matrix, kicks = driven(noise, key_noise, in_weights.matrix, view)
         apart = tree.add(in_weights.repulsion(view.weights), repulsion(key_probe, in_functions, view))
         phi = tree.add(tree.mix(matrix, view.score_w), apart)
