@@ -1,7 +1,7 @@
 """How much of the exact repulsion is left out for a given energy, along a run of fw-SVGD on the regression task.
 
-``python benchmarks/exact_energy.py`` prints, for each step and energy, the directions kept of 49 and the relative error of
-the repulsion in weight space, in float64, against all directions.
+``python benchmarks/exact_energy.py`` prints, for each step and energy, the directions kept of 49 and the relative error
+of the repulsion in weight space, in float64, against all directions.
 """
 
 import jax
