@@ -61,7 +61,7 @@ def held_out(model: Model, likelihood: Likelihood, x: Any, y: Any) -> Callable[[
 
 @shaped
 def classification(
-    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None = None
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
     """Every number about a classifier; docs/evaluation.md defines them one by one.
 
@@ -101,7 +101,7 @@ def classification(
 
 @shaped
 def classification_curves(
-    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None = None
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """What the figures show, as lists: the bins of the reliability diagram, and for each set of other points (or for
     ``test`` alone) the calibration curves, thinned to at most 500 points, by entropy (``accuracy``) and by model
@@ -125,6 +125,7 @@ def classification_curves(
     return {"reliability": {key: value.tolist() for key, value in bins._asdict().items()}, "calibration": curves}
 
 
+@shaped
 def corruption(
     predict: Callable[[np.ndarray], Probabilities],
     images: corruptions.Images,
@@ -137,7 +138,6 @@ def corruption(
         predict: from images to the members' log-probabilities.
         images: clean ones, (rows, height, width, channels), as they were before any standardisation.
     """
-    images, y = inputs.array("images", images), inputs.array("y", y)
     clean = _entropy(scores.probabilities(predict(images)))
     rows = []
     for sigma in sigmas:
@@ -223,7 +223,7 @@ def _mean(probabilities: Others) -> np.ndarray:
 
 
 def _probabilities(
-    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None
 ) -> tuple[Probabilities, dict[str, Others]]:
     """At the test points and outside, once it is known that they fit together."""
     n, points, classes = log_probabilities.shape

@@ -12,7 +12,7 @@ import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-AXES = {"n": "members", "b": "points", "c": "classes", "k": "targets", "g": "inputs"}
+AXES = {"n": "members", "b": "points", "c": "classes", "k": "targets", "g": "inputs", "_": "any number"}
 """What the letters of an annotation stand for."""
 
 
@@ -159,7 +159,7 @@ def shaped(function: Function) -> Function:
             elif len(axes) == 1 and value.ndim == 2 and given[1] == 1:
                 value = value[:, 0]
             if value.ndim != len(axes):
-                words = ", ".join(AXES.get(axis, "points") for axis in axes)
+                words = ", ".join(AXES.get(axis, axis) for axis in axes)
                 raise ValueError(f"{name} has shape {given}: must be ({words})")
             for axis, length in zip(axes, value.shape, strict=True):
                 first, other, shape = lengths.setdefault(axis, (length, name, given))
@@ -173,6 +173,8 @@ def shaped(function: Function) -> Function:
 
 def _of_kind(name: str, values: np.ndarray, kinds: Any) -> np.ndarray:
     """Floating point, integers or booleans, as an annotation wants them; only what loses nothing is converted."""
+    if not isinstance(kinds, tuple):  # of any type
+        return values
     if "float64" in kinds:
         return values if values.dtype.kind not in "biu" else values.astype(float)
     if "int64" in kinds and values.dtype.kind in "biu":

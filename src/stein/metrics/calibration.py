@@ -10,7 +10,7 @@ from stein.metrics import ties
 
 Points = Float[np.ndarray, " b"]
 Right = Bool[np.ndarray, " b"]
-Curve = Float[np.ndarray, " k"]
+Curve = Float[np.ndarray, " points"]
 
 BINS = 30
 EDGE = 8 * float(np.finfo(np.float32).eps)

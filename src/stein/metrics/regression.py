@@ -25,16 +25,16 @@ def rmse(means: Members, y: Targets) -> float:
 def nll(means: Members, sigmas: Members, y: Targets) -> float:
     r"""Negative log-likelihood, :math:`-\frac1b \sum_b \log \frac1n \sum_i N(y_b; \mu_{ib}, \sigma_{ib}^2)`.
 
-    Targets of a point are independent given the member, not given the mixture. Infinite where all members are certain
-    of something else than what came.
+    Targets of a point are independent given the member, not given the mixture. Infinite if all members are certain that
+    a point has another target than it has.
     """
-    return float((math.log(len(means)) - np.logaddexp.reduce(_log_density(means, sigmas, y), axis=0)).mean())
+    return _mean(math.log(len(means)) - np.logaddexp.reduce(_log_density(means, sigmas, y), axis=0))
 
 
 @shaped
 def nll_members(means: Members, sigmas: Members, y: Targets) -> float:
     """Mean over members of their own; never below the mixture's (Jensen)."""
-    return float(-_log_density(means, sigmas, y).mean())
+    return _mean(-_log_density(means, sigmas, y))
 
 
 @shaped
@@ -82,6 +82,11 @@ def _log_density(means: Members, sigmas: Members, y: Targets) -> Float[np.ndarra
     with np.errstate(divide="ignore"):
         each = 0.5 * np.where(missed, 0, residual) ** 2 + np.log(sigmas) + 0.5 * math.log(2 * math.pi)
     return np.where(missed.any(axis=2), -np.inf, -each.sum(axis=2))
+
+
+def _mean(costs: np.ndarray) -> float:
+    """What a certain miss costs, no certain hit makes up for."""
+    return math.inf if np.isposinf(costs).any() else float(costs.mean())
 
 
 def _check(**named: np.ndarray) -> None:
