@@ -36,9 +36,10 @@ class Tuning(NamedTuple):
     inverse_mass: Float[Array, "n d"]
 
 
-def log_posterior(model: Model, likelihood: Likelihood, prior: Prior, x: Array, y: Array) -> LogProb:
+def log_posterior(model: Model, likelihood: Likelihood, prior: Prior, x: Any, y: Any) -> LogProb:
     """The log density that :func:`stein.posterior` has the gradient of, on all the data."""
     targets.check_data(model, likelihood, x, y)
+    x, y = jnp.asarray(inputs.array("x", x)), jnp.asarray(inputs.array("y", y))
 
     def log_prob(weights: Weights) -> Float[Array, ""]:
         return jnp.sum(likelihood.log_prob(model.apply(weights, x), y)) + prior.log_prob(weights)
@@ -115,6 +116,8 @@ def warm_up(
     The transitions before the windows close are not draws of the posterior and are thrown away.
     """
     inputs.whole(20, steps=steps)  # or the windows have no length
+    if not 0 < target_acceptance < 1:
+        raise ValueError(f"target_acceptance = {target_acceptance}: must be between 0 and 1")
     adaptation = blackjax.window_adaptation(
         blackjax.nuts,
         log_prob,

@@ -25,11 +25,15 @@ def array(name: str, value: Any) -> np.ndarray:
     columns = getattr(value, "columns", None)
     if columns is None:
         return _numbers(name, value)
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"{name}: two columns have the same name; rename one")
     found = [_numbers(f"{name}: column {column!r}", value[column]) for column in columns]
     return np.stack(found, axis=1) if found else np.empty((len(value), 0))
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} has masked values: must be numbers, without gaps")
     try:
         found = np.asarray(value)
     except ValueError:
@@ -119,8 +123,10 @@ def positive(*, or_zero: bool = False, **named: Any) -> None:
         except (TypeError, ValueError):
             number = math.nan
         if not (0 < number < math.inf or (or_zero and number == 0)):
-            what = "a number" if isinstance(value, str) else "0 or positive" if or_zero else "positive"
-            raise ValueError(f"{name} = {value!r}: must be {what}")
+            given, what = str(value), "0 or positive" if or_zero else "positive"
+            if isinstance(value, str):
+                given, what = repr(value), "a number"
+            raise ValueError(f"{name} = {given}: must be {what}")
 
 
 def whole(least: int, **named: Any) -> None:

@@ -80,6 +80,8 @@ def living(particles: Particles, alive: Any) -> Particles:
         raise ValueError(
             f"alive is {alive.dtype} of shape {alive.shape}: must be true or false for each of {n} members"
         )
+    if not alive.any():
+        raise ValueError("no member is alive")
     keep = np.flatnonzero(alive)
     return particles if keep.size == n else jax.tree.map(lambda leaf: leaf[keep], particles)
 
@@ -105,10 +107,7 @@ def _asked(members: State | Particles, all_members: bool) -> tuple[Particles, np
         raise ValueError(
             "inside jit nobody knows yet who is alive: hand in the particles of predict.living, computed outside"
         )
-    numbers = np.flatnonzero(np.asarray(members.alive))
-    if not numbers.size:
-        raise ValueError("no member is alive; all_members=True asks the dead")
-    return living(members.particles, members.alive), numbers
+    return living(members.particles, members.alive), np.flatnonzero(np.asarray(members.alive))
 
 
 def _check_finite(good: np.ndarray, numbers: np.ndarray | None) -> None:

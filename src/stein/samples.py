@@ -59,6 +59,7 @@ def to_arviz(samples: Samples) -> Any:
     return arviz.from_dict(posterior=variables)
 
 
+@inputs.shaped
 def diagnose_functions(functions: Float[np.ndarray, "chains draws points"]) -> dict[str, np.ndarray]:
     """Have the chains mixed where it matters? Split R-hat, bulk and tail effective sample size of f(x) at every point.
 

@@ -56,7 +56,13 @@ MISTAKES = {
     "key = 7: must be a JAX key, such as jax.random.key(7)": lambda: data.Batches(X, Y, 8, 7),
     "key = None: must be a JAX key": lambda: build("de", TARGET).init(None, 4),
     "key has shape (3,): must be a single one": lambda: build("de", TARGET).init(jax.random.split(KEY, 3), 4),
+    "functions has shape (20, 5): must be (chains, draws, points)": lambda: samples.diagnose_functions(
+        np.ones((20, 5))
+    ),
     "key = 1: must be a JAX key": lambda: hmc.nuts(lambda w: -jnp.sum(w**2)).init(1, 2, jnp.ones((2, 3))),
+    "target_acceptance = 80: must be between 0 and 1": lambda: hmc.warm_up(
+        lambda w: -jnp.sum(w**2), STATE, 100, target_acceptance=80
+    ),
     "num_particles = 2.5: must be a whole number": lambda: build("de", TARGET).init(KEY, 2.5),
     "num_particles = '4': must be a whole number": lambda: build("de", TARGET).init(KEY, "4"),
     "steps = 10.0: must be a whole number": lambda: learn(TARGET, X, Y, steps=10.0),
@@ -74,6 +80,10 @@ MISTAKES = {
     "x: column 'town' holds text ('Ulm')": lambda: data.Batches(MIXED, [0, 1]),
     "x: rows of different lengths": lambda: data.Batches([[1.0], [2.0, 3.0]], [0, 1]),
     "x has shape (), y (): both must have a row": lambda: data.Batches(1.0, 2.0),
+    "x: two columns have the same name": lambda: data.Batches(
+        pd.DataFrame(np.ones((2, 2)), columns=["a", "a"]), [0, 1]
+    ),
+    "x has masked values": lambda: data.Batches(np.ma.masked_equal(X, X[0]), Y),
     # data for HMC and for evaluation during training
     "x has 90 rows, y has 89": lambda: hmc.log_posterior(MODEL, LIKELIHOOD, PRIOR, X, Y[:89]),
     "y has 2 targets a row": lambda: hmc.log_posterior(MODEL, LIKELIHOOD, PRIOR, X, np.ones((90, 2))),
@@ -181,7 +191,7 @@ def test_particles_whose_answers_are_not_finite_are_named(ask):
     with pytest.raises(ValueError, match="members 1 answer with numbers that are not finite: leave them out"):
         ask(MODEL, everyone, X)
     assert ask(MODEL, state.particles, X, all_members=True).shape == (4, 90, 1)
-    with pytest.raises(ValueError, match="no member is alive; all_members=True asks the dead"):
+    with pytest.raises(ValueError, match="no member is alive"):
         ask(MODEL, state._replace(alive=jnp.zeros(4, bool)), X)
 
 
