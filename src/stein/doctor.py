@@ -18,10 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stein import __version__
+from stein import __version__, versions
 
-FIX = "pip install 'jax>=0.10.0,!=0.10.2,!=0.11.*' 'jaxlib>=0.10.0,!=0.10.2,!=0.11.*'"
-"""The command that replaces a wrong backend by a right one."""
+FIX = versions.FIX
 
 Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -111,7 +110,7 @@ CANARIES: tuple[Callable[..., Check], ...] = (
 
 
 def examine(patience: float = 120.0) -> list[Check]:
-    """Run every canary in a child process, because a wrong backend may also crash or hang.
+    """Run every canary in a child process, because a wrong backend may also crash or hang; and look at the versions.
 
     Args:
         patience: seconds after which a child is taken to hang.
@@ -130,7 +129,7 @@ def examine(patience: float = 120.0) -> list[Check]:
         checks += [Check(*json.loads(line)) for line in output.splitlines()]
         if len(checks) < len(CANARIES):
             checks.append(Check(CANARIES[len(checks)].__name__.replace("_", " "), False, end))
-    return checks
+    return [*checks, Check("versions", versions.trouble() is None, versions.trouble() or "none is known to be wrong")]
 
 
 def facts() -> dict[str, str]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from stein import rules, steps, tree
+from stein import inputs, rules, steps, tree
 from stein.metrics import diagnostics
 from stein.rules import Rule
 from stein.schedules import Schedule, as_schedule, constant
@@ -90,8 +90,8 @@ def ensemble(
         return jax.vmap(lambda i: fresh(jax.random.fold_in(key, i)))(ids)
 
     def init(key: Key, num_particles: int, weights: Any = None, spread: float = 0.01) -> State:
-        if num_particles < 1:
-            raise ValueError(f"num_particles = {num_particles}: must be at least 1")
+        inputs.key(key)
+        inputs.whole(1, num_particles=num_particles)
         key_start, key_run = jax.random.split(key)
         ids = jnp.arange(num_particles, dtype=jnp.int32)
         particles = draw(key_start, ids) if weights is None else _given(weights, target, key_start, ids, spread)
@@ -185,6 +185,8 @@ def build(
     """
     entry = rules.lookup(method)
     rule = rules.make(method, stochastic=stochastic, noise=noise, **options)
+    if not callable(learning_rate):
+        inputs.positive(learning_rate=learning_rate)
     rate = as_schedule(learning_rate)
     if noise_place not in ("langevin", "adam-inside"):
         raise ValueError(f"noise_place = {noise_place!r}: 'langevin' or 'adam-inside'")
@@ -215,8 +217,7 @@ def _given(weights: Any, target: Target, key: Key, ids: Int[Array, " n"], spread
         return jax.tree.map(jnp.asarray, weights)
     if not matches(one):
         raise ValueError(f"weights: neither one network of this model nor an ensemble of {n}")
-    if n > 1 and not spread > 0:
-        raise ValueError(f"spread = {spread}: must be positive; identical members would never part")
+    inputs.positive(or_zero=n == 1, spread=spread)  # identical members would never part
     copies = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], n, axis=0), weights)
     return tree.add(copies, tree.scale(spread, tree.normal(key, ids, copies)))
 
@@ -231,8 +232,7 @@ def _check(target: Target, rule: Rule, step: steps.Step, temperature: float, sta
         raise ValueError("measurement: a functional rule works on the gradient batch itself (plus extra points)")
     if rule.noisy and not step.takes_noise:
         raise ValueError("step: a stochastic rule needs steps.langevin(...), not a bare optimiser")
-    if not temperature > 0:
-        raise ValueError(f"temperature = {temperature}: must be positive")
+    inputs.positive(temperature=temperature)
     if start not in ("prior", "model"):
         raise ValueError(f"start = {start!r}: 'prior' or 'model'")
     if on_nan not in ("freeze", "resample", "stop"):

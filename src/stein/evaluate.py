@@ -1,15 +1,17 @@
 """From a trained ensemble's answers and labelled data to one flat dict of numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from stein import predict
+from stein import inputs, predict, targets
 from stein.data import corruptions
+from stein.ensembles import State
+from stein.inputs import shaped
 from stein.likelihoods import Likelihood
 from stein.metrics import calibration, ood, scoring, uncertainty
 from stein.metrics import classification as scores
@@ -27,17 +29,19 @@ CURVE_POINTS = 500
 INTERVALS = (0.5, 0.9, 0.95)
 
 
-def held_out(model: Model, likelihood: Likelihood, x: Array, y: Array) -> Callable[[Particles], dict[str, float]]:
+def held_out(model: Model, likelihood: Likelihood, x: Any, y: Any) -> Callable[[State | Particles], dict[str, float]]:
     """An evaluation on data that training does not see.
 
     Returns:
-        A function of particles, without the dead (:func:`stein.predict.living`): ``test_nll`` of the ensemble,
-        ``test_nll_members``, the mean of its members' own, and ``test_accuracy`` or ``test_rmse``.
+        A function of a state, or of particles without the dead (:func:`stein.predict.living`): ``test_nll`` of the
+        ensemble, ``test_nll_members``, the mean of its members' own, and ``test_accuracy`` or ``test_rmse``.
     """
+    targets.check_data(model, likelihood, x, y)
+    x, y = jnp.asarray(inputs.array("x", x)), jnp.asarray(inputs.array("y", y))
 
     @jax.jit
     def score(particles: Particles, x: Array, y: Array) -> dict[str, Float[Array, ""]]:
-        outputs = predict.outputs(model, particles, x)
+        outputs = predict.outputs(model, particles, x, all_members=True)
         log_probs = jax.vmap(likelihood.log_prob, (0, None))(outputs, y)
         found = {"test_nll": scoring.nll(log_probs), "test_nll_members": -jnp.mean(log_probs)}
         if "probabilities" in likelihood.features:
@@ -45,14 +49,19 @@ def held_out(model: Model, likelihood: Likelihood, x: Array, y: Array) -> Callab
         means = jax.vmap(likelihood.features["outputs"].forward)(outputs)
         return found | {"test_rmse": scoring.rmse(means, y.reshape(means.shape[1:]))}
 
-    return lambda particles: {name: float(value) for name, value in score(particles, x, y).items()}
+    def judge(members: State | Particles) -> dict[str, float]:
+        particles = predict.living(members.particles, members.alive) if isinstance(members, State) else members
+        return {name: float(value) for name, value in score(particles, x, y).items()}
+
+    return judge
 
 
 # -- classification -----------------------------------------------------------------------------------------
 
 
+@shaped
 def classification(
-    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None = None
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
     """Every number about a classifier; docs/evaluation.md defines them one by one.
 
@@ -82,37 +91,41 @@ def classification(
         "mutual_information": float(uncertainty.mutual_information(probabilities).mean()),
     }
     if not others:
-        return found | _ranking(_curves(mean, right, None))
-    sets = {n: _detection(probabilities, p) | _ranking(_curves(mean, right, p)) for n, p in others.items()}
+        return found | _ranking(probabilities, right, None)
+    sets = {n: _detection(probabilities, p) | _ranking(probabilities, right, p) for n, p in others.items()}
     found |= next(iter(sets.values()))
     if len(sets) > 1:
         found |= {f"{name}_{key}": value for name, own in sets.items() for key, value in own.items()}
     return found
 
 
+@shaped
 def classification_curves(
-    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None = None
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """What the figures show, as lists: the bins of the reliability diagram, and for each set of other points (or for
-    ``test`` alone) the calibration curve, thinned to at most 500 points, beside that of a perfect ranking."""
+    ``test`` alone) the calibration curves, thinned to at most 500 points, by entropy (``accuracy``) and by model
+    disagreement (``accuracy_md``), beside that of a perfect ranking."""
     probabilities, others = _probabilities(log_probabilities, y, outside)
     mean = _mean(probabilities)
     right = scores.right(mean, y)
     bins = calibration.reliability(mean.max(axis=1), right)
     curves: dict[str, Any] = {}
     for name, other in others.items() or [("test", None)]:
-        accuracies, best, points = _curves(mean, right, other)
-        shown = np.unique(np.linspace(0, len(accuracies) - 1, CURVE_POINTS).round().astype(int))
+        found = _curves(probabilities, right, other)
+        shown = np.unique(np.linspace(0, len(found.perfect) - 1, CURVE_POINTS).round().astype(int))
         curves[name] = {
             "points": (shown + 1).tolist(),
-            "accuracy": accuracies[shown].tolist(),
-            "perfect": best[shown].tolist(),
+            "accuracy": found.by_entropy[shown].tolist(),
+            "accuracy_md": found.by_disagreement[shown].tolist(),
+            "perfect": found.perfect[shown].tolist(),
             "test_points": len(y),
-            "outside_points": points,
+            "outside_points": found.outside_points,
         }
     return {"reliability": {key: value.tolist() for key, value in bins._asdict().items()}, "calibration": curves}
 
 
+@shaped
 def corruption(
     predict: Callable[[np.ndarray], Probabilities],
     images: corruptions.Images,
@@ -125,7 +138,7 @@ def corruption(
         predict: from images to the members' log-probabilities.
         images: clean ones, (rows, height, width, channels), as they were before any standardisation.
     """
-    clean = uncertainty.entropy(_mean(scores.probabilities(predict(images))))
+    clean = _entropy(scores.probabilities(predict(images)))
     rows = []
     for sigma in sigmas:
         said = predict(corruptions.gaussian_blur(images, sigma))
@@ -146,7 +159,7 @@ def corruption(
 def _detection(inside: Probabilities, outside: Others) -> dict[str, float]:
     """How well each uncertainty tells the two sets apart, and how much larger it is outside."""
     by = {
-        "h": lambda p: uncertainty.entropy(_mean(p)),
+        "h": _entropy,
         "md": uncertainty.disagreement,
         "md_rms": uncertainty.rms_disagreement,
         "mi": uncertainty.mutual_information,
@@ -163,27 +176,46 @@ def _detection(inside: Probabilities, outside: Others) -> dict[str, float]:
     return found
 
 
-def _curves(mean: np.ndarray, right: np.ndarray, other: Others | None) -> tuple[np.ndarray, np.ndarray, int]:
-    """The calibration curve by entropy, that of a perfect ranking, and how many points from outside are in."""
-    entropies, points = uncertainty.entropy(mean), 0
-    answers, most = right, min(len(right), POOLED)
+class _Curves(NamedTuple):
+    by_entropy: np.ndarray
+    by_disagreement: np.ndarray
+    perfect: np.ndarray
+    outside_points: int
+
+
+def _curves(probabilities: Probabilities, right: np.ndarray, other: Others | None) -> _Curves:
+    """The calibration curves, that of a perfect ranking, and how many points from outside are in."""
+    most, parts = min(len(right), POOLED), [probabilities]
     if other is not None:
-        points = min(other.shape[1], POOLED)
-        entropies = np.concatenate([entropies, uncertainty.entropy(_mean(other[:, :points]))])
-        answers = np.concatenate([right, np.zeros(points, bool)])
-    return calibration.curve(entropies, answers, most), calibration.perfect(int(right.sum()), most), points
+        parts.append(other[:, :POOLED])
+    points = sum(part.shape[1] for part in parts[1:])
+    answers = np.concatenate([right, np.zeros(points, bool)])
+
+    def curve(score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        return calibration.curve(np.concatenate([score(part) for part in parts]), answers, most)
+
+    best = calibration.perfect(int(right.sum()), most)
+    return _Curves(curve(_entropy), curve(uncertainty.disagreement), best, points)
 
 
-def _ranking(curves: tuple[np.ndarray, np.ndarray, int]) -> dict[str, float]:
-    accuracies, best, points = curves
+def _ranking(probabilities: Probabilities, right: np.ndarray, other: Others | None) -> dict[str, float]:
+    found = _curves(probabilities, right, other)
+    curves = {"": found.by_entropy, "_md": found.by_disagreement}
     return {
-        "calibration_area": calibration.area(accuracies),
-        "calibration_area_perfect": calibration.area(best),
-        "calibration_coverage97": float(calibration.coverage(accuracies)),
-        "calibration_coverage97_perfect": float(calibration.coverage(best)),
-        "calibration_rises": calibration.rises(accuracies, max(1, len(accuracies) // 100)),
-        "calibration_outside_points": float(points),
+        **{f"calibration{by}_area": calibration.area(curve) for by, curve in curves.items()},
+        "calibration_area_perfect": calibration.area(found.perfect),
+        **{f"calibration{by}_coverage97": float(calibration.coverage(curve)) for by, curve in curves.items()},
+        "calibration_coverage97_perfect": float(calibration.coverage(found.perfect)),
+        **{
+            f"calibration{by}_rises": calibration.rises(curve, max(1, len(curve) // 100))
+            for by, curve in curves.items()
+        },
+        "calibration_outside_points": float(found.outside_points),
     }
+
+
+def _entropy(probabilities: Others) -> np.ndarray:
+    return uncertainty.entropy(_mean(probabilities))
 
 
 def _mean(probabilities: Others) -> np.ndarray:
@@ -191,15 +223,16 @@ def _mean(probabilities: Others) -> np.ndarray:
 
 
 def _probabilities(
-    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Others] | None
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None
 ) -> tuple[Probabilities, dict[str, Others]]:
     """At the test points and outside, once it is known that they fit together."""
-    n, _, classes = log_probabilities.shape
-    if len(y) and not 0 <= y.min() <= y.max() < classes:
-        raise ValueError(f"y holds {y.min()} to {y.max()}: classes are 0 to {classes - 1}")
+    n, points, classes = log_probabilities.shape
+    if not points:
+        raise ValueError(f"log_probabilities has shape {log_probabilities.shape}: there is no point to judge")
     found = {}
-    for name, logs in {"log_probabilities": log_probabilities, **(outside or {})}.items():
-        if (len(logs), logs.shape[2]) != (n, classes):
+    for name, given in {"log_probabilities": log_probabilities, **(outside or {})}.items():
+        logs = inputs.array(name, given)
+        if logs.ndim != 3 or (len(logs), logs.shape[2]) != (n, classes):
             raise ValueError(
                 f"{name} is {logs.shape}: must have {n} members and {classes} classes, as the test points have"
             )
@@ -210,6 +243,7 @@ def _probabilities(
 # -- regression ---------------------------------------------------------------------------------------------
 
 
+@shaped
 def regression(means: Members, sigmas: Members, y: Targets) -> dict[str, float]:
     """RMSE, negative log-likelihoods and CRPS of the mixture of all members, and how many targets its central intervals
     hold (``coverage_90`` should be 0.9)."""
@@ -223,6 +257,7 @@ def regression(means: Members, sigmas: Members, y: Targets) -> dict[str, float]:
     }
 
 
+@shaped
 def regression_curves(means: Members, sigmas: Members, y: Targets) -> dict[str, Any]:
     """For central intervals of 5 % to 95 %: how many of the targets they should hold, and do."""
     wanted = [percent / 100 for percent in range(5, 100, 5)]

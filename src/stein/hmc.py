@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from stein import targets, tree
+from stein import inputs, targets, tree
 from stein.ensembles import Algorithm, Info, State
 from stein.likelihoods import Likelihood
 from stein.priors import Prior
@@ -36,8 +36,10 @@ class Tuning(NamedTuple):
     inverse_mass: Float[Array, "n d"]
 
 
-def log_posterior(model: Model, likelihood: Likelihood, prior: Prior, x: Array, y: Array) -> LogProb:
+def log_posterior(model: Model, likelihood: Likelihood, prior: Prior, x: Any, y: Any) -> LogProb:
     """The log density that :func:`stein.posterior` has the gradient of, on all the data."""
+    targets.check_data(model, likelihood, x, y)
+    x, y = jnp.asarray(inputs.array("x", x)), jnp.asarray(inputs.array("y", y))
 
     def log_prob(weights: Weights) -> Float[Array, ""]:
         return jnp.sum(likelihood.log_prob(model.apply(weights, x), y)) + prior.log_prob(weights)
@@ -60,8 +62,7 @@ def nuts(log_prob: LogProb, max_doublings: int = 8) -> Algorithm:
     Cost: up to ``2**max_doublings`` gradients of all the data a chain.
     Reference: Hoffman & Gelman (2014); Betancourt (2017) for the multinomial version that this is.
     """
-    if max_doublings < 1:
-        raise ValueError(f"max_doublings = {max_doublings}: must be at least 1")
+    inputs.whole(1, max_doublings=max_doublings)
     kernel = blackjax.nuts.build_kernel()
 
     def init(key: Key, num_particles: int, weights: Particles | None = None) -> State:
@@ -69,6 +70,7 @@ def nuts(log_prob: LogProb, max_doublings: int = 8) -> Algorithm:
             raise ValueError(
                 "weights = None: chains start from given weights, such as those of a trained deep ensemble"
             )
+        inputs.key(key)
         found = {leaf.shape[0] for leaf in jax.tree.leaves(weights)}
         if found != {num_particles}:
             raise ValueError(f"weights: a leading axis of {sorted(found)}; must be num_particles = {num_particles}")
@@ -113,8 +115,9 @@ def warm_up(
 
     The transitions before the windows close are not draws of the posterior and are thrown away.
     """
-    if steps < 20:
-        raise ValueError(f"steps = {steps}: must be at least 20 for the windows to have any length")
+    inputs.whole(20, steps=steps)  # or the windows have no length
+    if not 0 < target_acceptance < 1:
+        raise ValueError(f"target_acceptance = {target_acceptance}: must be between 0 and 1")
     adaptation = blackjax.window_adaptation(
         blackjax.nuts,
         log_prob,

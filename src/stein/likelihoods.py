@@ -13,6 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from stein import inputs, versions
+
+versions.require()
+
 Outputs = Float[Array, "b c"]
 
 
@@ -48,8 +52,7 @@ def gaussian(sigma: float | None = 1.0) -> Likelihood:
     """
     if sigma is None:
         return heteroscedastic()._replace(name="gaussian, learned sigma")
-    if not sigma > 0:
-        raise ValueError(f"sigma = {sigma}: must be positive, or None to learn it")
+    inputs.positive(sigma=sigma)
 
     def log_prob(outputs: Outputs, y: Array) -> Array:
         residual = (_like(outputs, y) - outputs) / sigma

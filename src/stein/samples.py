@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from stein import train
+from stein import inputs, train
 from stein.data import Batches
 from stein.ensembles import Algorithm, State
 from stein.types import Particles
@@ -28,9 +28,8 @@ def collect(
     Returns:
         The last state, from which a run goes on, and the samples.
     """
-    for name, value, least in (("burn_in", burn_in, 0), ("draws", draws, 1), ("thin", thin, 1)):
-        if value < least:
-            raise ValueError(f"{name} = {value}: must be at least {least}")
+    inputs.whole(0, burn_in=burn_in)
+    inputs.whole(1, draws=draws, thin=thin)
     if burn_in:
         state, _ = train.run(algorithm, state, batches, burn_in)
     kept = []
@@ -60,6 +59,7 @@ def to_arviz(samples: Samples) -> Any:
     return arviz.from_dict(posterior=variables)
 
 
+@inputs.shaped
 def diagnose_functions(functions: Float[np.ndarray, "chains draws points"]) -> dict[str, np.ndarray]:
     """Have the chains mixed where it matters? Split R-hat, bulk and tail effective sample size of f(x) at every point.
 

@@ -8,6 +8,10 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from stein import inputs, versions
+
+versions.require()
+
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
 
@@ -18,6 +22,7 @@ def as_schedule(value: float | Schedule) -> Schedule:
 
 def constant(value: float = 1.0) -> Schedule:
     """The same number at every step; ``constant()`` is no annealing."""
+    inputs.positive(or_zero=True, value=value)
     return lambda step: jnp.asarray(value, float)
 
 
@@ -27,7 +32,7 @@ def linear(steps: int) -> Schedule:
     >>> float(linear(11)(jnp.asarray(5)))
     0.5
     """
-    _at_least(2, steps=steps)
+    inputs.whole(2, steps=steps)
     return lambda step: jnp.minimum(step.astype(float) / (steps - 1), 1.0)
 
 
@@ -37,8 +42,8 @@ def hyperbolic(steps: int, power: float = 10.0) -> Schedule:
     With the default ``power`` the driving force stays below 1 % for the first half: a phase of repulsion only.
     Reference: D'Angelo & Fortuin (2021), "Annealed Stein variational gradient descent".
     """
-    _at_least(2, steps=steps)
-    _positive(power=power)
+    inputs.whole(2, steps=steps)
+    inputs.positive(power=power)
 
     def gamma(step: Int[Array, ""]) -> Float[Array, ""]:
         rise = jnp.tanh((1.3 * step.astype(float) / (steps - 1)) ** power)
@@ -53,9 +58,9 @@ def cyclical(steps: int, cycles: int = 5, power: float = 10.0) -> Schedule:
 
     Reference: D'Angelo & Fortuin (2021), "Annealed Stein variational gradient descent".
     """
-    _at_least(1, cycles=cycles)
-    _at_least(cycles, steps=steps)
-    _positive(power=power)
+    inputs.whole(1, cycles=cycles)
+    inputs.whole(cycles, steps=steps)
+    inputs.positive(power=power)
     length = steps // cycles
 
     def gamma(step: Int[Array, ""]) -> Float[Array, ""]:
@@ -73,17 +78,5 @@ def polynomial(initial: float, offset: float = 1.0, power: float = 0.55) -> Sche
     >>> float(polynomial(0.5, offset=1.0, power=1.0)(jnp.asarray(3)))
     0.125
     """
-    _positive(initial=initial, offset=offset, power=power)
+    inputs.positive(initial=initial, offset=offset, power=power)
     return lambda step: initial * (1.0 + step.astype(float) / offset) ** (-power)
-
-
-def _at_least(least: int, **named: float) -> None:
-    for name, value in named.items():
-        if value < least:
-            raise ValueError(f"{name} = {value}: must be at least {least}")
-
-
-def _positive(**named: float) -> None:
-    for name, value in named.items():
-        if not value > 0:
-            raise ValueError(f"{name} = {value}: must be positive")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Int
 
-from stein import tree
+from stein import inputs, tree
 from stein.schedules import Schedule, as_schedule
 from stein.types import Particles
 
@@ -48,7 +48,7 @@ def noise_inside(optimiser: optax.GradientTransformation, step_size: float | Sch
     runs at the temperature :math:`1/\sqrt v` instead of 1; at :math:`\epsilon = 0.0025` below 0.035 for SGLD.
     Use :func:`langevin`.
     """
-    epsilon = as_schedule(step_size)
+    epsilon = _rate(step_size)
 
     def gradient(move: Move) -> Particles:
         return tree.add(move.drift, tree.scale(epsilon(move.step) ** -0.5, move.noise))
@@ -84,10 +84,9 @@ def rms(
     """
     if not 0 <= decay < 1:
         raise ValueError(f"decay = {decay}: must be in [0, 1)")
-    if not epsilon > 0:
-        raise ValueError(f"epsilon = {epsilon}: must be positive")
-    if freeze_after is not None and freeze_after < 1:
-        raise ValueError(f"freeze_after = {freeze_after}: must be at least 1")
+    inputs.positive(epsilon=epsilon)
+    if freeze_after is not None:
+        inputs.whole(1, freeze_after=freeze_after)
 
     def init(particles: Particles) -> Particles:
         zeros = jax.tree.map(jnp.zeros_like, particles)
@@ -115,9 +114,7 @@ def langevin(step_size: float | Schedule, preconditioner: Preconditioner | None 
             full-data posterior: a learning rate over the number of data points is a good start.
         preconditioner: P, see :func:`rms`; ``None`` is the identity.
     """
-    epsilon = as_schedule(step_size)
-    if not callable(step_size) and not step_size > 0:
-        raise ValueError(f"step_size = {step_size}: must be positive")
+    epsilon = _rate(step_size)
 
     def init(particles: Particles) -> Any:
         return () if preconditioner is None else preconditioner.init(particles)
@@ -143,6 +140,12 @@ def langevin(step_size: float | Schedule, preconditioner: Preconditioner | None 
         return tree.where(mask, preconditioner.init(particles), state)
 
     return Step(init, update, restart, takes_noise=True)
+
+
+def _rate(step_size: float | Schedule) -> Schedule:
+    if not callable(step_size):
+        inputs.positive(step_size=step_size)
+    return as_schedule(step_size)
 
 
 def _optimised(

@@ -5,17 +5,15 @@ space, function values, and one vjp that carries forces from functions back to w
 never a model, a likelihood or data.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
-from stein import functional_priors, tree
+from stein import functional_priors, inputs, tree
 from stein.likelihoods import Likelihood
 from stein.priors import Prior
 from stein.types import Batch, Key, Model, Particles, Weights
@@ -193,10 +191,9 @@ def posterior(
         )
 
     def check(x: Any, y: Any) -> None:
-        x, y = np.asarray(x), np.asarray(y)
-        _check_data(x, y, num_data)
-        point = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.tree.leaves(shapes)[0].dtype)
-        likelihood.check(math.prod(jax.eval_shape(model.apply, shapes, point).shape[1:]), y)
+        if len(x) == len(y) != num_data:
+            raise ValueError(f"num_data = {num_data}: the data has {len(x)} rows")
+        check_data(model, likelihood, x, y)
 
     return Target(sample, model.init, view, check, tuple(likelihood.features), measurement, num_data)
 
@@ -264,14 +261,14 @@ def _measured_inputs(batch: Batch, measurement: Measurement) -> Array:
     return batch.measure
 
 
-def _check_data(x: np.ndarray, y: np.ndarray, num_data: int) -> None:
-    if len(x) != len(y):
-        raise ValueError(f"x has {len(x)} rows, y has {len(y)}: must be equal")
-    if len(x) != num_data:
-        raise ValueError(f"num_data = {num_data}: the data has {len(x)} rows")
-    for name, values in (("x", x), ("y", y)):
-        if np.issubdtype(values.dtype, np.floating):
-            bad = np.argwhere(~np.isfinite(values))
-            if bad.size:
-                place = ", ".join(map(str, bad[0]))
-                raise ValueError(f"{name}[{place}] = {values[tuple(bad[0])]}: row {bad[0][0]} is not finite")
+def check_data(model: Model, likelihood: Likelihood, x: Any, y: Any) -> None:
+    """Raise ``ValueError`` for data that this model and this likelihood cannot explain."""
+    x, y = inputs.batch(x), inputs.array("y", y)
+    inputs.same_rows(x, y)
+    inputs.finite("y", y)
+    weights = jax.eval_shape(model.init, jax.random.key(0))
+    rows = jax.ShapeDtypeStruct((2, *x.shape[1:]), jax.tree.leaves(weights)[0].dtype)
+    with inputs.applying(x):
+        outputs = jax.eval_shape(model.apply, weights, rows)
+    inputs.answers(rows, outputs.shape)
+    likelihood.check(outputs.shape[1], y)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from stein import inputs
 from stein.data import Batches
 from stein.ensembles import Algorithm, Info, State
 
@@ -65,11 +66,12 @@ def run(
     Raises:
         Interrupted: on Ctrl-C, with the last whole state.
     """
-    if steps < 1:
-        raise ValueError(f"steps = {steps}: must be at least 1")
-    if chunk < 1:
-        raise ValueError(f"chunk = {chunk}: must be at least 1")
+    inputs.whole(1, steps=steps, chunk=chunk)
+    if not 0 <= min_alive <= 1:
+        raise ValueError(f"min_alive = {min_alive}: must be between 0 and 1")
     if batches is not None:
+        if not isinstance(batches, Batches):
+            raise ValueError(f"batches is of type {type(batches).__name__}: must be data.Batches(x, y), or None")
         algorithm.target.check(batches.x, batches.y)
     hooks = tuple(hooks)
     step, last_step = int(state.step), int(state.step) + steps

@@ -5,6 +5,10 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, PRNGKeyArray
 
+from stein import versions
+
+versions.require()
+
 Key = PRNGKeyArray
 """A JAX random key."""
 

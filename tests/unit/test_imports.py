@@ -24,6 +24,7 @@ ROWS = """
 2   scores
 1   kernels likelihoods priors models metrics data
 0   types tree schedules
+-1  inputs versions
 """
 ALSO_ALLOWED = {
     *(("hmc", "ensembles"), ("train", "checkpoint"), ("samples", "train"), ("tree", "types")),
@@ -31,13 +32,14 @@ ALSO_ALLOWED = {
 }
 
 PURE_UP_TO_ROW = 5
-IMPURE = ("stein.data", "stein.models.adapters")
+IMPURE = ("stein.data", "stein.models.adapters", "stein.versions")
 PURE_IMPORTS = {
     *("jax", "jaxlib", "jaxtyping", "numpy", "scipy", "optax", "equinox", "blackjax"),
     *(
         "__future__",
         "abc",
         "collections",
+        "contextlib",
         "dataclasses",
         "difflib",
         "enum",

@@ -1,11 +1,13 @@
 """Minibatches as a pure function of a seed and the step."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from stein import inputs
 from stein.types import Batch, Key
 
 
@@ -26,11 +28,19 @@ class Batches:
     """
 
     def __init__(self, x: Any, y: Any, size: int | None = None, key: Key | None = None, independent: bool = False):
-        self.x, self.y = jnp.asarray(x), jnp.asarray(y)
-        if size is not None and not 1 <= size <= self.num_data:
-            raise ValueError(f"size = {size}: must be between 1 and the {self.num_data} rows of the data")
+        self.x, self.y = (
+            values if isinstance(values, jax.Array) else jnp.asarray(inputs.array(name, values))
+            for name, values in (("x", x), ("y", y))
+        )
+        inputs.same_rows(self.x, self.y)
+        if size is not None:
+            inputs.whole(0, size=size)
+            if not 1 <= size <= self.num_data:
+                raise ValueError(f"size = {size}: must be between 1 and the {self.num_data} rows of the data")
         if key is None and (size is not None or independent):
             raise ValueError("key = None: minibatches are drawn at random and need a key")
+        if key is not None:
+            inputs.key(key)
         self.size = size
         self._key: Any = key
         self._independent = independent
@@ -49,11 +59,11 @@ class Batches:
 
         Each epoch's permutation is computed once. Hand the result's slices to :meth:`take`.
         """
-        rows = None if self.size is None else self._stream(self._key, cursor, steps, self.size)
+        rows = None if self.size is None else _stream(self._key, cursor, self.num_data, steps, self.size)
         if not self._independent:
             return rows, None
         other = jax.random.fold_in(self._key, 1 << 30)
-        return rows, self._stream(other, cursor, steps, self.size or self.num_data)
+        return rows, _stream(other, cursor, self.num_data, steps, self.size or self.num_data)
 
     def take(self, rows: Any) -> Batch:
         """The batch with these row numbers, one slice of :meth:`indices`."""
@@ -65,13 +75,6 @@ class Batches:
         """The batch of one step."""
         return self.take(jax.tree.map(lambda rows: rows[0], self.indices(self.cursor(step), 1)))
 
-    def _stream(self, key: Key, cursor: tuple[Any, Any], steps: int, size: int) -> Int[Array, "steps size"]:
-        n, (first, place) = self.num_data, cursor
-        position = place + jnp.arange(steps * size, dtype=jnp.int32)
-        epochs = first + jnp.arange(steps * size // n + 2, dtype=jnp.int32)  # all that such a window can touch
-        shuffled = jax.lax.map(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), n), epochs)
-        return shuffled[position // n, position % n].reshape(steps, size)
-
     def tree_flatten(self) -> tuple[tuple, tuple]:
         return (self.x, self.y, self._key), (self.size, self._independent)
 
@@ -81,3 +84,15 @@ class Batches:
         batches.x, batches.y, batches._key = arrays
         batches.size, batches._independent = static
         return batches
+
+
+@partial(
+    jax.jit, static_argnums=(2, 3, 4)
+)  # outside of any other jit, `lax.map` would compile its lambda at every call
+def _stream(key: Key, cursor: tuple[Any, Any], n: int, steps: int, size: int) -> Int[Array, "steps size"]:
+    """Rows of ``steps`` batches from ``cursor`` on, of n rows that are shuffled anew in every epoch."""
+    first, place = cursor
+    position = place + jnp.arange(steps * size, dtype=jnp.int32)
+    epochs = first + jnp.arange(steps * size // n + 2, dtype=jnp.int32)  # all that such a window can touch
+    shuffled = jax.lax.map(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), n), epochs)
+    return shuffled[position // n, position % n].reshape(steps, size)

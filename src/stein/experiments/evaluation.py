@@ -173,7 +173,7 @@ def _classification(finished: Finished, test: data.Arrays, others: dict[str, np.
     method = finished.config.method.name + (" stochastic" if finished.config.method.stochastic else "")
     drawn = {
         "reliability": figures.reliability(curves["reliability"], numbers["ece"]),
-        "calibration": figures.calibration({method: curves["calibration"]}),
+        "calibration": figures.calibration({method: curves["calibration"]}, disagreement=True),
         "entropies": figures.entropies(_entropy(said), entropies),
     }
     if clean is not None:

@@ -5,11 +5,17 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from stein.inputs import shaped
+from stein.metrics import ties
+
 Points = Float[np.ndarray, " b"]
 Right = Bool[np.ndarray, " b"]
-Curve = Float[np.ndarray, " k"]
+Curve = Float[np.ndarray, " points"]
 
 BINS = 30
+EDGE = 8 * float(np.finfo(np.float32).eps)
+"""A confidence so little below the edge of a bin is on it: networks answer in float32, and k of n sure members put
+their mean right on an edge."""
 
 
 class Reliability(NamedTuple):
@@ -20,13 +26,14 @@ class Reliability(NamedTuple):
     accuracy: Float[np.ndarray, " bins"]
 
 
+@shaped
 def reliability(confidence: Points, right: Right, bins: int = BINS) -> Reliability:
     """The reliability diagram: points by their confidence, the largest probability of the ensemble.
 
-    Bin i holds confidences in [i/bins, (i+1)/bins); the last one also 1.
+    Bin i holds confidences in [i/bins, (i+1)/bins), up to rounding (:data:`EDGE`); the last one also 1.
     """
     confidence = np.asarray(confidence, float)
-    index = np.clip((confidence * bins).astype(int), 0, bins - 1)
+    index = np.clip(((confidence + EDGE) * bins).astype(int), 0, bins - 1)
     count = np.bincount(index, minlength=bins)
 
     def mean(values: np.ndarray) -> np.ndarray:
@@ -35,6 +42,7 @@ def reliability(confidence: Points, right: Right, bins: int = BINS) -> Reliabili
     return Reliability(count, mean(confidence), mean(right.astype(float)))
 
 
+@shaped
 def ece(confidence: Points, right: Right, bins: int = BINS) -> float:
     r"""Expected calibration error, :math:`\sum_i \frac{b_i}{b} |a_i - c_i|` over bins: accuracy less mean confidence.
 
@@ -47,15 +55,15 @@ def ece(confidence: Points, right: Right, bins: int = BINS) -> float:
     return float((found.points * np.abs(found.accuracy - found.confidence)).sum() / found.points.sum())
 
 
+@shaped
 def curve(uncertainty: Points, right: Right, most: int | None = None) -> Curve:
     r"""Accuracy on the k points of lowest uncertainty, :math:`\frac1k \sum_{j \le k} r_{(j)}`, for k = 1 ... ``most``.
 
     Points from another distribution are put in as wrong: the curve then falls late if they come last. Points of equal
     uncertainty share their mean, so that the order of the data does not matter.
     """
-    order = np.argsort(uncertainty, kind="stable")
-    _, group, sizes = np.unique(uncertainty[order], return_inverse=True, return_counts=True)
-    shared = (np.bincount(group, right[order].astype(float)) / sizes)[group]
+    group = ties.groups(np.asarray(uncertainty, float))
+    shared = (np.bincount(group, right.astype(float)) / np.bincount(group))[np.sort(group)]
     return (np.cumsum(shared) / np.arange(1, len(shared) + 1))[:most]
 
 
@@ -65,17 +73,20 @@ def perfect(right: int, most: int) -> Curve:
     return np.minimum(k, right) / k
 
 
+@shaped
 def area(accuracies: Curve) -> float:
     """Mean of a curve over its points: from 0 to 1, and at most that of :func:`perfect`."""
     return float(accuracies.mean())
 
 
+@shaped
 def coverage(accuracies: Curve, wanted: float = 0.97) -> int:
     """The most points that can be answered with at least this accuracy; 0 if not even the first."""
     enough = np.flatnonzero(accuracies >= wanted - 1e-12)  # 97 of 100 is 97 %, whatever the rounding
     return int(enough[-1]) + 1 if enough.size else 0
 
 
+@shaped
 def rises(accuracies: Curve, step: int = 100) -> float:
     r"""How far a curve is from falling all the way, :math:`\sum_k \max(0, a_{k+s} - a_k)` for k = 2s, 3s, ...
 

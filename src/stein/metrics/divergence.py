@@ -8,25 +8,33 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.spatial.distance import cdist, pdist
 
+from stein.inputs import shaped
+
 Functions = Float[np.ndarray, "_ g"]
 
 
+@shaped
 def spread(functions: Functions) -> Float[np.ndarray, " g"]:
     """Standard deviation over functions at every input."""
+    if len(functions) < 2:
+        raise ValueError(f"functions has shape {functions.shape}: a spread is of at least two functions")
     return np.std(np.asarray(functions, float), axis=0, ddof=1)
 
 
+@shaped
 def spread_ratio(members: Functions, reference: Functions, where: Bool[np.ndarray, " g"]) -> float:
     r""":math:`\rho`: the mean spread over the inputs ``where``, over that of the reference; 1 is right."""
     return float(spread(members)[where].mean() / spread(reference)[where].mean())
 
 
+@shaped
 def log_spread_error(members: Functions, reference: Functions) -> float:
     r""":math:`E_\mathrm{std}`, the mean over inputs of :math:`|\log(s/s_\mathrm{ref})|`: too narrow and too wide count
     alike."""
     return float(np.abs(np.log(spread(members) / spread(reference))).mean())
 
 
+@shaped
 def wasserstein(members: Functions, reference: Functions) -> float:
     r"""Mean over inputs of the Wasserstein-1 distance of f(x), over the mean spread of the reference.
 
@@ -42,6 +50,7 @@ def wasserstein(members: Functions, reference: Functions) -> float:
     return float(distance.mean() / spread(reference).mean())
 
 
+@shaped
 def gaussian_kl(members: Functions, reference: Functions) -> float:
     r"""Mean over inputs of :math:`\mathrm{KL}(N(\mu, s^2)\,\|\,N(\mu_\mathrm{ref}, s_\mathrm{ref}^2))`."""
     s, r = spread(members), spread(reference)
@@ -49,6 +58,7 @@ def gaussian_kl(members: Functions, reference: Functions) -> float:
     return float((np.log(r / s) + (s**2 + shift**2) / (2 * r**2) - 0.5).mean())
 
 
+@shaped
 def energy_distance(members: Functions, reference: Functions) -> float:
     r""":math:`2\,E|f - h| - E|f - f'| - E|h - h'|` for whole functions, which sees wrong correlations between inputs.
 
@@ -58,6 +68,7 @@ def energy_distance(members: Functions, reference: Functions) -> float:
     return float(2 * cdist(a, b).mean() - pdist(a).mean() - pdist(b).mean())
 
 
+@shaped
 def coverage(members: Functions, reference: Functions, deviations: float = 2.0) -> float:
     """Fraction of the inputs where the mean of the reference lies within so many spreads of the members' mean."""
     shift = np.mean(members, axis=0, dtype=float) - np.mean(reference, axis=0, dtype=float)

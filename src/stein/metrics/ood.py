@@ -3,19 +3,25 @@
 import numpy as np
 from jaxtyping import Float
 
+from stein.inputs import shaped
+from stein.metrics import ties
+
 Scores = Float[np.ndarray, " _"]
 
 
+@shaped
 def auroc(outside: Scores, inside: Scores) -> float:
     """Probability that a point from outside has the higher score; ties count half.
 
-    The Mann-Whitney statistic, from ranks: no threshold is chosen.
+    The Mann-Whitney statistic, from ranks: no threshold is chosen. Scores that differ by rounding only are ties, here
+    and below (:mod:`stein.metrics.ties`).
     """
     scores = _together("auroc", outside, inside)
     above = ranks(scores)[: len(outside)].sum() - len(outside) * (len(outside) + 1) / 2
     return float(above / (len(outside) * len(inside)))
 
 
+@shaped
 def aupr(outside: Scores, inside: Scores) -> float:
     r"""Average precision, :math:`\sum_t P_t (R_t - R_{t-1})` over thresholds t from the highest score down.
 
@@ -26,26 +32,31 @@ def aupr(outside: Scores, inside: Scores) -> float:
     return float((np.diff(found, prepend=0) * found / (found + false_alarms)).sum() / len(outside))
 
 
+@shaped
 def fpr95(outside: Scores, inside: Scores, recall: float = 0.95) -> float:
     """Fraction of the inside that raises a false alarm at the first threshold that finds 95 % of the outside."""
     found, false_alarms = _counts("fpr95", outside, inside)
     return float(false_alarms[np.argmax(found >= recall * len(outside) - 1e-9)] / len(inside))
 
 
+@shaped
 def ratio(outside: Scores, inside: Scores) -> float:
     """Mean score outside over mean score inside: how much more uncertain. NaN if nothing inside is uncertain at all."""
     below = float(np.mean(inside, dtype=float))
     return float(np.mean(outside, dtype=float)) / below if below else float("nan")
 
 
+@shaped
 def ranks(values: Scores) -> Scores:
     """Ranks from 1 on; equal values share the mean of theirs."""
-    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    group = ties.groups(values)
+    counts = np.bincount(group)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[group]
 
 
-def rank_correlation(a: Scores, b: Scores) -> float:
+@shaped
+def rank_correlation(a: Float[np.ndarray, " b"], b: Float[np.ndarray, " b"]) -> float:
     """Spearman's correlation: do both order the points alike? 0 where one of them does not order them at all."""
     x, y = (ranks(v) - (len(v) + 1) / 2 for v in (a, b))
     size = float(np.sqrt((x @ x) * (y @ y)))
@@ -54,9 +65,9 @@ def rank_correlation(a: Scores, b: Scores) -> float:
 
 def _counts(what: str, outside: Scores, inside: Scores) -> tuple[Scores, Scores]:
     """How many points from outside and inside reach each threshold, for every different score, the highest first."""
-    values, group = np.unique(-_together(what, outside, inside), return_inverse=True)
+    group = ties.groups(-_together(what, outside, inside))
     parts = group[: len(outside)], group[len(outside) :]
-    found, false_alarms = (np.cumsum(np.bincount(part, minlength=len(values))).astype(float) for part in parts)
+    found, false_alarms = (np.cumsum(np.bincount(part, minlength=group.max() + 1)).astype(float) for part in parts)
     return found, false_alarms
 
 

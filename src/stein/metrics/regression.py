@@ -1,5 +1,6 @@
 r"""How good predictions of numbers are. Every member says :math:`N(\mu_i, \sigma_i^2)`; the ensemble is their mixture.
-Plain NumPy. ``means`` and ``sigmas`` are (members, points, targets), ``y`` is (points, targets).
+Plain NumPy. ``means`` and ``sigmas`` are (members, points, targets), ``y`` is (points, targets); of a single target the
+last axis may be missing. A sigma of zero is certainty: the limits for small sigmas.
 """
 
 import math
@@ -7,28 +8,36 @@ import math
 import numpy as np
 from jaxtyping import Float
 
+from stein.inputs import shaped
+
 Members = Float[np.ndarray, "n b k"]
 Targets = Float[np.ndarray, "b k"]
 
 
+@shaped
 def rmse(means: Members, y: Targets) -> float:
     """Root mean square error of the mean over members."""
+    _check(means=means, y=y)
     return float(np.sqrt(np.square(np.mean(means, axis=0, dtype=float) - y).mean()))
 
 
+@shaped
 def nll(means: Members, sigmas: Members, y: Targets) -> float:
     r"""Negative log-likelihood, :math:`-\frac1b \sum_b \log \frac1n \sum_i N(y_b; \mu_{ib}, \sigma_{ib}^2)`.
 
-    Targets of a point are independent given the member, not given the mixture.
+    Targets of a point are independent given the member, not given the mixture. Infinite if all members are certain that
+    a point has another target than it has.
     """
-    return float((math.log(len(means)) - np.logaddexp.reduce(_log_density(means, sigmas, y), axis=0)).mean())
+    return _mean(math.log(len(means)) - np.logaddexp.reduce(_log_density(means, sigmas, y), axis=0))
 
 
+@shaped
 def nll_members(means: Members, sigmas: Members, y: Targets) -> float:
     """Mean over members of their own; never below the mixture's (Jensen)."""
-    return float(-_log_density(means, sigmas, y).mean())
+    return _mean(-_log_density(means, sigmas, y))
 
 
+@shaped
 def crps(means: Members, sigmas: Members, y: Targets) -> float:
     r"""Continuous ranked probability score of the mixture, averaged over points and targets, in units of ``y``.
 
@@ -41,6 +50,7 @@ def crps(means: Members, sigmas: Members, y: Targets) -> float:
     Cost: n² b k, memory of n b k.
     Reference: Grimit, Gneiting, Berrocal & Johnson (2006).
     """
+    _check(means=means, sigmas=sigmas, y=y)
     means, sigmas, y = (np.asarray(v, float) for v in (means, sigmas, y))
     spread = np.mean(
         [_absolute(mean - means, np.hypot(s, sigmas)).mean() for mean, s in zip(means, sigmas, strict=True)]
@@ -48,22 +58,50 @@ def crps(means: Members, sigmas: Members, y: Targets) -> float:
     return float(_absolute(y[None] - means, sigmas).mean() - 0.5 * spread)
 
 
+@shaped
 def levels(means: Members, sigmas: Members, y: Targets) -> Targets:
     r"""The mixture's distribution function at the targets, :math:`\frac1n \sum_i \Phi((y - \mu_i)/\sigma_i)`.
 
     Evenly spread over (0, 1) if the predictions are calibrated.
     """
-    return _normal_cdf((y[None] - np.asarray(means, float)) / sigmas).mean(axis=0)
+    _check(means=means, sigmas=sigmas, y=y)
+    return _normal_cdf(_standardised(y[None] - np.asarray(means, float), sigmas)).mean(axis=0)
 
 
+@shaped
 def coverage(levels: Targets, wanted: float) -> float:
     """Fraction of targets inside the central interval that should hold ``wanted`` of them."""
+    _check(levels=levels)
     return float((np.abs(levels - 0.5) <= wanted / 2).mean())
 
 
 def _log_density(means: Members, sigmas: Members, y: Targets) -> Float[np.ndarray, "n b"]:
-    residual = (y[None] - np.asarray(means, float)) / sigmas
-    return -(0.5 * residual**2 + np.log(sigmas) + 0.5 * math.log(2 * math.pi)).sum(axis=2)
+    _check(means=means, sigmas=sigmas, y=y)
+    residual = _standardised(y[None] - np.asarray(means, float), sigmas)
+    missed = np.isinf(residual)  # with certainty: whatever the width, the density is zero
+    with np.errstate(divide="ignore"):
+        each = 0.5 * np.where(missed, 0, residual) ** 2 + np.log(sigmas) + 0.5 * math.log(2 * math.pi)
+    return np.where(missed.any(axis=2), -np.inf, -each.sum(axis=2))
+
+
+def _mean(costs: np.ndarray) -> float:
+    """What a certain miss costs, no certain hit makes up for."""
+    return math.inf if np.isposinf(costs).any() else float(costs.mean())
+
+
+def _check(**named: np.ndarray) -> None:
+    """What is not finite would be outside of every interval, and no number would say so."""
+    for name, values in named.items():
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name}: a value is not finite; leave dead members and missing targets out")
+    if "sigmas" in named and (named["sigmas"] < 0).any():
+        raise ValueError(f"sigmas: {named['sigmas'].min()} is negative; must be standard deviations")
+
+
+def _standardised(difference: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
+    """Differences over sigma: zero stays zero, and everything else is infinitely far from a certain answer."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.divide(difference, sigmas, out=np.zeros_like(difference), where=difference != 0)
 
 
 def _normal_cdf(z: np.ndarray) -> np.ndarray:
@@ -74,5 +112,5 @@ _erf = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
 
 
 def _absolute(mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-    z = mean / sigma
+    z = _standardised(mean, sigma)
     return 2 * sigma * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) + mean * (2 * _normal_cdf(z) - 1)

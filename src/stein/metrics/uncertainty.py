@@ -5,22 +5,34 @@ Entropies are over log C, so that 1 is a uniform prediction.
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import kl_div, xlog1py, xlogy
+
+from stein.inputs import shaped
 
 Probabilities = Float[np.ndarray, "n b c"]
 Points = Float[np.ndarray, " b"]
 
 
+@shaped
 def entropy(mean: Float[np.ndarray, "b c"]) -> Points:
-    r"""Entropy of predictions, :math:`-\sum_c p_c \log p_c / \log C`: all uncertainty, whatever it comes from."""
-    p = np.asarray(mean, float)
-    return -_x_log_x(p).sum(axis=1) / np.log(p.shape[1])
+    r"""Entropy of predictions, :math:`-\sum_c p_c \log p_c / \log C`: all uncertainty, whatever it comes from.
+
+    The largest probability is taken as 1 less the others, whose digits it does not have when it is nearly 1. Summed in
+    the order of their size, so that the order of the classes does not matter.
+    """
+    p = np.sort(_sum_to_one("mean", mean), axis=1)
+    others = p[:, :-1]
+    rest = np.minimum(others.sum(axis=1), 1)
+    return -(xlogy(others, others).sum(axis=1) + xlog1py(1 - rest, -rest)) / np.log(p.shape[1])
 
 
+@shaped
 def disagreement(probabilities: Probabilities) -> Points:
     """Model disagreement: the standard deviation over members (n - 1), averaged over classes; 0 of a single one."""
     return np.sqrt(_variance(probabilities)).mean(axis=1)
 
 
+@shaped
 def rms_disagreement(probabilities: Probabilities) -> Points:
     """The root of the class-averaged variance: the paper's formula, where its tables have :func:`disagreement`.
 
@@ -29,17 +41,27 @@ def rms_disagreement(probabilities: Probabilities) -> Points:
     return np.sqrt(_variance(probabilities).mean(axis=1))
 
 
+@shaped
 def mutual_information(probabilities: Probabilities) -> Points:
-    """Entropy of the mean less the mean entropy of the members: what more data could still teach."""
-    p = np.asarray(probabilities, float)
-    own = -_x_log_x(p).sum(axis=2).mean(axis=0) / np.log(p.shape[2])
-    return entropy(p.mean(axis=0)) - own
+    r"""Entropy of the mean less the mean entropy of the members: what more data could still teach.
+
+    As the mean divergence of the members from their mean, :math:`\frac1n \sum_i \mathrm{KL}(p_i \| \bar p) / \log C`,
+    which is the same, never negative, and exactly zero where all say the same.
+    """
+    p = _sum_to_one("probabilities", probabilities)
+    mean = p[0] + (p - p[0]).mean(axis=0)
+    return kl_div(p, mean[None]).sum(axis=2).mean(axis=0) / np.log(p.shape[2])
 
 
 def _variance(probabilities: Probabilities) -> Float[np.ndarray, "b c"]:
-    n = len(probabilities)
-    return np.var(np.asarray(probabilities, float), axis=0) * (n / max(n - 1, 1))
+    """From the differences to the first member, which are exactly zero where all say the same."""
+    p = _sum_to_one("probabilities", probabilities)
+    return np.var(p - p[0], axis=0) * (len(p) / max(len(p) - 1, 1))
 
 
-def _x_log_x(p: np.ndarray) -> np.ndarray:
-    return p * np.log(np.where(p > 0, p, 1))
+def _sum_to_one(name: str, probabilities: np.ndarray) -> np.ndarray:
+    """In float64 and one after the other in memory, which decides in what order they are added."""
+    p = np.asarray(probabilities, float, order="C")
+    if not np.allclose(p.sum(axis=-1), 1, atol=1e-3):
+        raise ValueError(f"{name}: must sum to one over classes; logits become probabilities by jax.nn.softmax")
+    return p

@@ -35,20 +35,27 @@ def reliability(bins: Mapping[str, Sequence[float]], ece: float) -> Figure:
     return figure
 
 
-def calibration(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]], perfect: bool = True) -> Figure:
+def calibration(
+    panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]], perfect: bool = True, disagreement: bool = False
+) -> Figure:
     """Accuracy on the most certain points, all of them on the left and the surest on the right, as the paper draws it.
 
     Args:
         panels: by the title of the panel (the paper has noise off on the left and on on the right), then by method:
-            ``points`` and ``accuracy``, and ``perfect``, which is drawn dashed in the method's colour.
+            ``points`` and ``accuracy``, and ``perfect``, which is drawn dotted in the method's colour.
+        disagreement: also the curves with model disagreement for the uncertainty, ``accuracy_md``, thinner.
     """
     figure, axes, look = _panels(panels)
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
         for name, curve in methods.items():
             colour, dashes = look[name]
             axis.plot(curve["points"], curve["accuracy"], color=colour, ls=dashes, lw=1.6, label=name)
+            if disagreement:
+                axis.plot(curve["points"], curve["accuracy_md"], color=colour, lw=0.9)
             if perfect and "perfect" in curve:
                 axis.plot(curve["points"], curve["perfect"], color=colour, lw=0.9, ls=":", alpha=0.8)
+        if disagreement:
+            axis.plot([], [], color="#666666", lw=0.9, label="by disagreement")
         if perfect:
             axis.plot([], [], color="#666666", lw=0.9, ls=":", label="perfect ranking")
         last = max(curve["points"][-1] for curve in methods.values())
