@@ -9,7 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stein import data, ensembles, functional_priors, kernels, likelihoods, models, priors, rules, schedules, targets
+from stein import (
+    data,
+    ensembles,
+    functional_priors,
+    kernels,
+    likelihoods,
+    models,
+    priors,
+    rules,
+    schedules,
+    targets,
+    tree,
+)
 from stein.experiments import images
 from stein.experiments.schema import IMAGES, WITH_WEIGHT_DECAY, Config, Data
 from stein.types import Model
@@ -84,7 +96,7 @@ def assemble(config: Config) -> Parts:
         likelihood,
         PRIORS[config.prior.name](config.prior.scale),
         len(x),
-        measurement=targets.Measurement(config.method.measurement),
+        measurement=targets.Measurement(config.method.measurement, config.method.measurement_subset or None),
         functional_prior=_functional_prior(config),
     )
     algorithm = ensembles.build(
@@ -95,6 +107,7 @@ def assemble(config: Config) -> Parts:
         stochastic=config.method.stochastic,
         noise=config.method.noise,
         noise_place=config.method.noise_place,
+        freeze_preconditioner_after=config.method.freeze_preconditioner_after or None,
         anneal=_annealing(config),
         temperature=config.method.temperature,
         start=config.method.start,
@@ -147,7 +160,9 @@ def _likelihood(config: Config, y: np.ndarray) -> likelihoods.Likelihood:
                 f"set 'gaussian' for regression, or number the classes from 0"
             )
     if name == "categorical":
-        return likelihoods.categorical()
+        return likelihoods.categorical(config.likelihood.center_logits)
+    if config.likelihood.center_logits:
+        raise ValueError("likelihood.center_logits = true: the targets are numbers, not classes; must be false")
     if name == "heteroscedastic":
         return likelihoods.heteroscedastic()
     return likelihoods.gaussian(None if config.likelihood.sigma == "learned" else config.likelihood.sigma)
@@ -179,9 +194,24 @@ def _functional_prior(config: Config) -> functional_priors.FunctionalPrior:
     section = config.method
     if section.functional_prior == "none":
         return functional_priors.none()
-    draws = None if section.prior_draws == "auto" else section.prior_draws
-    prior = FUNCTIONAL_PRIORS[section.functional_prior](draws=draws)
+    if section.functional_prior == "gaussian-process":
+        # The jitter that moment matching has: in float32 a smooth covariance of many points is singular without.
+        covariance = _rbf_covariance(section.gp_scale, section.gp_length)
+        prior = functional_priors.gaussian_process(covariance, jitter=1e-3 * section.gp_scale**2)
+    else:
+        draws = None if section.prior_draws == "auto" else section.prior_draws
+        prior = FUNCTIONAL_PRIORS[section.functional_prior](draws=draws)
     return functional_priors.on_points(prior, section.prior_points) if section.prior_points else prior
+
+
+def _rbf_covariance(scale: float, length: float) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """scale² exp(-|x - x'|²/(2 length²)) of a set of points with itself."""
+
+    def covariance(x: jax.Array, same: jax.Array) -> jax.Array:
+        squared = tree.squared_distances(x, jnp.ones(len(x), bool))
+        return scale**2 * jnp.exp(-0.5 / length**2 * squared)
+
+    return covariance
 
 
 def _learning_rate(config: Config) -> float | schedules.Schedule:
@@ -228,9 +258,13 @@ def _rule_options(config: Config) -> dict[str, Any]:
     """The same kernel for every kernel that the method takes, and its repulsion."""
     section = config.method
     bandwidth = kernels.median() if section.bandwidth == "median" else section.bandwidth
+    if section.freeze_bandwidth_after:
+        bandwidth = kernels.frozen(kernels.median(), section.freeze_bandwidth_after)
     takes = inspect.signature(rules.lookup(section.name).build).parameters
     names = {"kernel", "kernel_w", "kernel_f", "drive", "repel"} & set(takes)
     options: dict[str, Any] = {name: KERNELS[section.kernel](bandwidth) for name in names}
     if section.repulsion != "auto":
         options["repulsion"] = section.repulsion
+    if section.repulsion_energy != "auto":
+        options["repulsion"] = rules.exact(section.repulsion_energy, section.repulsion_probe)
     return options
