@@ -55,7 +55,7 @@ def run(
 
     Args:
         batches: the data; ``None`` for a target without any (:func:`stein.density`).
-        chunk: steps in one jitted scan.
+        chunk: steps in one jitted scan; scans end at multiples of it.
         hooks: called between chunks, in order: progress, logs, checkpoints, evaluation (see :mod:`stein.hooks`).
         min_alive: stop with :class:`ParticlesDiedError` when a smaller fraction of the particles is finite.
 
@@ -75,7 +75,7 @@ def run(
     step, last_step = int(state.step), int(state.step) + steps
     try:
         while step < last_step:
-            length = min(chunk, last_step - step)
+            length = min(chunk - step % chunk, last_step - step)  # hooks count on multiples, wherever a run goes on
             cursor = None if batches is None else batches.cursor(step)
             advanced, info = _advance(algorithm.step, state, batches, cursor, length)
             _check_alive(algorithm, advanced, info, min_alive)
@@ -117,7 +117,12 @@ def _check_alive(algorithm: Algorithm, state: State, info: Info, min_alive: floa
     if algorithm.on_nan != "resample" and last.mean() < allowed:
         first = int(np.argmax(alive.mean(axis=1) < allowed)) - len(alive) + int(state.step)
         dead = ", ".join(map(str, np.asarray(state.ids)[~last]))
-        raise ParticlesDiedError(
-            f"step {first}: particles {dead} are not finite ({last.sum()} of {last.size} alive); "
+        advice = (
+            "already at the first step: scale the inputs and targets (data.standardise = true in a config) or "
             "lower the learning rate"
+            if first == 0
+            else "lower the learning rate"
+        )
+        raise ParticlesDiedError(
+            f"step {first}: particles {dead} are not finite ({last.sum()} of {last.size} alive); {advice}"
         )

@@ -22,7 +22,7 @@ from stein import (
     targets,
     tree,
 )
-from stein.experiments import images
+from stein.experiments import images, sizes
 from stein.experiments.schema import IMAGES, WITH_WEIGHT_DECAY, Config, Data
 from stein.types import Model
 
@@ -56,6 +56,7 @@ OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "lion": optax.lion,
     "lamb": optax.lamb,
 }
+STREAM = 2  # the derivation of the batches' key in new runs
 MOST_CLASSES = 1000  # whole numbers above this are more likely prices than classes
 
 
@@ -90,6 +91,7 @@ def assemble(config: Config) -> Parts:
     if likelihood.name != "categorical":  # regression on whole numbers
         loaded = loaded.with_floating_targets()
     x, y, _ = loaded.train
+    sizes.check(x, y)
     model = _model(config, likelihood, x, y)
     target = targets.posterior(
         model,
@@ -118,9 +120,18 @@ def assemble(config: Config) -> Parts:
     size = config.train.batch_size
     if size > len(x):
         raise ValueError(f"train.batch_size = {size}: the training data has {len(x)} rows; 0 uses all in every step")
-    key = jax.random.fold_in(jax.random.key(config.train.seed), 1)
-    batches = data.Batches(x, y, size or None, key, config.method.measurement == "independent")
+    independent = config.method.measurement == "independent"
+    batches = data.Batches(x, y, size or None, batch_key(config.train.seed), independent)
     return Parts(model, likelihood, algorithm, batches, loaded)
+
+
+def batch_key(seed: int, stream: int = STREAM) -> jax.Array:
+    """The key of a run's batches, by the number of its derivation; checkpoints without a number have the first.
+
+    The first was the key of the run's own noise too: ``fold_in(key, 1)`` is ``split(key)[1]``. No split reaches the
+    number of the second.
+    """
+    return jax.random.fold_in(jax.random.key(seed), {1: 1, 2: 1 << 31}[stream])
 
 
 def load(config: Config) -> Loaded:
