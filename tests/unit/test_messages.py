@@ -35,7 +35,7 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_that_is_not_comma_separated_with_a_header(name, tmp_path):
-    """Sees a first row lost as a header, a comma read in the wrong place, a column that is called missing and is not."""
+    """Sees a first row lost as a header, a comma read in the wrong place, a column called missing that is there."""
     text, complaint = TABLES[name]
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(ValueError, match=r"t\.csv") as caught:
