@@ -97,7 +97,7 @@ def early_stopping(patience: int, metric: str = "test_nll", past: Iterable[Mappi
     seen = [row[metric] for row in past if metric in row]
 
     def hook(moment: Moment) -> bool:
-        if metric in moment.metrics:
+        if metric in moment.metrics and _finite(moment.metrics[metric]):  # the log, which `past` is from, has no others
             seen.append(moment.metrics[metric])
         return has_stalled(seen, patience)
 
@@ -183,7 +183,7 @@ class Checkpoints:
     def __call__(self, moment: Moment) -> None:
         if moment.step % self.every and moment.step != moment.last_step:
             return
-        if self._best in moment.metrics:
+        if self._best in moment.metrics and _finite(moment.metrics[self._best]):  # nothing is better than NaN
             self._scores[moment.step] = moment.metrics[self._best]
         self.save(moment.state)
 

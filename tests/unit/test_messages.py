@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from stein import cli, data, hooks, likelihoods, models, priors, targets, train
+from stein import checkpoint, cli, data, hooks, likelihoods, models, priors, targets, train
 from stein.ensembles import build
 from stein.experiments import config, folder, signals, sizes, status
 from stein.train import Moment
@@ -205,6 +205,42 @@ def test_an_error_ends_the_run_with_its_reason_on_record(tmp_path):
     assert not mark.exists()
     with pytest.raises(ConnectionRefusedError):  # a tracker, not the disk
         end(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
+
+
+def test_nothing_is_better_than_nan(tmp_path):
+    """Sees a NaN kept as the best checkpoint, or counted by early stopping, though the log does not have it."""
+    x, y = data.regression_1d()
+    target = targets.posterior(models.mlp([1, 4, 1]), likelihoods.gaussian(0.5), priors.normal(), len(x))
+    algorithm = build("de", target)
+    values = dict(zip(range(2, 12, 2), [float("nan"), 1.0, float("nan"), 0.5, 2.0], strict=True))
+
+    def score(moment):
+        moment.metrics["test_nll"] = values[moment.step]
+
+    saver = hooks.Checkpoints(tmp_path, every=2, keep=1, best="test_nll")
+    called = [score, saver, hooks.early_stopping(2)]
+    state, _ = train.run(algorithm, algorithm.init(jax.random.key(0), 2), data.Batches(x, y), 10, chunk=2, hooks=called)
+    assert int(state.step) == 10
+    assert [path.name for path in checkpoint.steps(tmp_path)] == ["step-00000010", "step-00000008"]
+
+
+def test_a_pipe_that_breaks_elsewhere_is_no_success(monkeypatch, capsys):
+    """A tracker's or a worker's pipe broke: the command failed, and exit 0 would hide it."""
+
+    def failing():
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setitem(cli.COMMANDS, "methods", failing)
+    assert cli.main(["methods"]) == 1
+    assert "Broken pipe" in capsys.readouterr().err
+
+
+def test_an_old_config_keeps_its_fingerprint():
+    """Of version 0.1.0, all keys written out. Sees a default changed (`config.FIRST_DEFAULTS` wants the old one): the
+    checkpoints of runs that were begun before would be refused."""
+    text = (Path(__file__).parents[1] / "reliability" / "golden" / "config-0.1.0.toml").read_text()
+    expected = "8a80dfa365edce4eda5be38746948b7994d2ba4e9e136d6a5e2fc42a8e6e182b"
+    assert config.fingerprint(config.parse(text)) == expected
 
 
 # -- status -------------------------------------------------------------------------------------------------

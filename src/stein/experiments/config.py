@@ -24,6 +24,8 @@ from stein.experiments.schema import IMAGES, KEYS, SECTIONS, WITH_WEIGHT_DECAY, 
 
 MAX_BYTES = 1_000_000
 WIDTH = 120
+# Of keys that have another default now: what is left out of fingerprints, in old checkpoints and in new ones.
+FIRST_DEFAULTS: dict[str, Any] = {}
 
 
 class ConfigError(ValueError):
@@ -88,7 +90,7 @@ def fingerprint(config: Config) -> str:
         f"{section}.{key}": value
         for section, keys in msgspec.to_builtins(config).items()
         for key, value in keys.items()
-        if value != msgspec.to_builtins(KEYS[section][key].default)
+        if value != FIRST_DEFAULTS.get(f"{section}.{key}", msgspec.to_builtins(KEYS[section][key].default))
     }
     return hashlib.sha256(tomli_w.dumps(chosen).encode()).hexdigest()
 
