@@ -150,13 +150,30 @@ def test_totals_that_a_run_cannot_have(whole, tmp_path, capsys):
     before = runs.result(run)
     for steps, complaint in {
         40: "--steps = 40: is the new total and must be above the 40 steps done",
-        -1: "must be above the 40 steps done",
-        10**10: "config.toml: train.steps (from --set): got 10000000000; must be a whole number",
+        -1: "config.toml: train.steps (from --steps): got -1; must be a whole number",
+        10**10: "config.toml: train.steps (from --steps): got 10000000000; must be a whole number",
     }.items():
         assert stein("resume", run, "--steps", steps) == 2
         err = capsys.readouterr().err
         assert (complaint in err, err.count("\n")) == (True, 1), err
     assert runs.result(run) == before
+    shutil.rmtree(run / "checkpoints")
+    assert stein("resume", run, "--steps", 80) == 2
+    assert "the checkpoint of step 40 is gone: there is nothing to go on from" in capsys.readouterr().err
+
+
+def test_more_steps_on_data_that_is_gone_leave_a_finished_run_finished(tmp_path, capsys):
+    x = np.linspace(-1, 1, 40)
+    np.savez(tmp_path / "t.npz", x=x[:, None], y=x**2)
+    source = [f"data.file={tmp_path}/t.npz", "data.name=", "train.batch_size=0", "checkpoints.best=false"]
+    run = train(tmp_path, "run", 20, "--set", *source)
+    (run / "evaluation.json").write_text("{}")
+    before = {path: path.read_bytes() for path in run.iterdir() if path.is_file() and path.name != ".lock"}
+    (tmp_path / "t.npz").unlink()
+    assert stein("resume", run, "--steps", 40) == 2
+    assert "t.npz: no such file" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before
+    assert state_of(run, capsys) == ("finished", "")
 
 
 def test_more_steps_do_not_wake_a_run_that_stopped_early(tmp_path, capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 from rich.console import Console
 
@@ -136,7 +137,7 @@ def test_members_that_die_at_once_blame_the_numbers(size, advice):
     x, y = data.regression_1d()
     x, y = np.asarray(x, float) * size, np.asarray(y, float)
     target = targets.posterior(models.mlp([1, 4, 1]), likelihoods.gaussian(), priors.normal(), len(x))
-    algorithm = build("de", target, learning_rate=1e3 if size == 1 else 1e-3, optimiser=_explosive)
+    algorithm = build("de", target, learning_rate=1e3 if size == 1 else 1e-3, optimiser=optax.sgd)
     start = algorithm.init(jax.random.key(0), 3)
     start = start._replace(particles=jax.tree.map(lambda leaf: leaf.astype(float), start.particles))
     with pytest.raises(train.ParticlesDiedError, match=advice) as caught:
@@ -144,10 +145,18 @@ def test_members_that_die_at_once_blame_the_numbers(size, advice):
     assert ("already at the first step" in str(caught.value)) == (size > 1)
 
 
-def _explosive(rate):
-    import optax
-
-    return optax.sgd(rate)
+def test_the_step_of_a_death_is_that_step_also_when_all_stop():
+    """Under ``on_nan="stop"`` the counter stands still; the step was counted back from it, to below zero."""
+    x, y = data.regression_1d()
+    target = targets.posterior(models.mlp([1, 4, 1]), likelihoods.gaussian(), priors.normal(), len(x))
+    told = []
+    for on_nan in ("freeze", "stop"):
+        algorithm = build("de", target, learning_rate=10.0, optimiser=optax.sgd, on_nan=on_nan)
+        with pytest.raises(train.ParticlesDiedError) as caught:
+            train.run(algorithm, algorithm.init(jax.random.key(0), 3), data.Batches(x, y), 50, chunk=50, min_alive=1.0)
+        told.append(str(caught.value).split(":")[0])
+    assert told[0] == told[1]
+    assert int(told[0].removeprefix("step ")) > 0
 
 
 # -- full disks ---------------------------------------------------------------------------------------------

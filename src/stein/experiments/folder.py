@@ -61,7 +61,8 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lock").touch()
     except (FileExistsError, NotADirectoryError):
-        file = next(place for place in (folder, *folder.parents) if place.is_file())
+        places = (place for place in (folder, *folder.parents) if place.exists() and not place.is_dir())
+        file = next(places, folder)
         raise ValueError(f"{folder}: {'' if file == folder else f'{file} '}is a file; give another --out") from None
     except (FileNotFoundError, PermissionError) as error:
         raise ValueError(f"{folder}: no run can be written here ({error.strerror}); give another --out") from None
@@ -142,6 +143,11 @@ def steps_done(folder: Path) -> int:
     """The steps of a run that need not be done again: all of a finished one, else those of its newest checkpoint."""
     if is_finished(folder):
         return int(read_json(folder / "metrics.json").get("steps", 0))
+    return newest_step(folder)
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, good or damaged; 0 where there is none."""
     names = [path.name.removeprefix("step-") for path in (folder / "checkpoints").glob("step-*")]
     return max((int(name) for name in names if name.isdigit()), default=0)
 

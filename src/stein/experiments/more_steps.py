@@ -17,27 +17,31 @@ from stein.experiments import folder as folders
 EARLIER = "train.steps before"  # in env.json
 
 
-def check(folder: Path, steps: int) -> None:
-    """Refuse a total that the run cannot have, before anything is changed."""
-    config, done = configs.load(folder / "config.toml"), folders.steps_done(folder)
+def check(folder: Path, steps: int) -> configs.Config:
+    """The run's config with another total. One that the run cannot have is refused before anything is changed."""
+    path, done = folder / "config.toml", folders.steps_done(folder)
+    document = configs.read(path)
+    document["train"] = document.get("train", {}) | {"steps": steps}
+    config, before = configs.checked(document, path, {"train.steps": "--steps"}), configs.load(path)
     if steps <= done:
         raise ValueError(f"{folder}: --steps = {steps}: is the new total and must be above the {done} steps done")
-    if folders.is_finished(folder) and done < config.train.steps:
+    if folders.is_finished(folder) and done < before.train.steps:
         raise ValueError(
-            f"{folder}: --steps = {steps}: train.early_stop = {config.train.early_stop} ended the run at step {done}, "
+            f"{folder}: --steps = {steps}: train.early_stop = {before.train.early_stop} ended the run at step {done}, "
             "and would again; start another run with train.early_stop = 0"
         )
-    _with_steps(folder, steps)
+    if folders.newest_step(folder) < done:
+        raise ValueError(f"{folder}: the checkpoint of step {done} is gone: there is nothing to go on from")
+    return config
 
 
-def allow(folder: Path, steps: int, warn: Callable[[str], None]) -> None:
-    """Make ``steps`` the total of a run, finished or not, whose lock the caller holds.
+def allow(folder: Path, config: configs.Config, warn: Callable[[str], None]) -> None:
+    """Make what :func:`check` returned the config of the run, finished or not, whose lock the caller holds.
 
     A crash in between leaves a run that `stein resume` ends with the old total or the new one. The mark of the finished
     run goes first, then what was measured on its ensemble, and the new total comes last.
     """
-    check(folder, steps)
-    before, config = configs.load(folder / "config.toml"), _with_steps(folder, steps)
+    before, steps = configs.load(folder / "config.toml"), config.train.steps
     for name in ("metrics.json", "evaluation.json", "curves.json"):
         (folder / name).unlink(missing_ok=True)
         durable.sync(folder)
@@ -55,7 +59,7 @@ def allow(folder: Path, steps: int, warn: Callable[[str], None]) -> None:
     if config.annealing.name != "none" and config.annealing_steps != before.annealing_steps:
         warn(
             f"annealing lasts a fifth of train.steps, now {config.annealing_steps} steps instead of "
-            f"{before.annealing_steps}; annealing.steps fixes it"
+            f"{before.annealing_steps}"
         )
 
 
@@ -65,8 +69,3 @@ def fingerprints(folder: Path, config: configs.Config) -> set[str]:
     totals = [config.train.steps, *(total for total in earlier if isinstance(total, int))]
     trains = [msgspec.structs.replace(config.train, steps=total) for total in totals]
     return {configs.fingerprint(msgspec.structs.replace(config, train=train)) for train in trains}
-
-
-def _with_steps(folder: Path, steps: int) -> configs.Config:
-    """The run's config with another total, checked: annealing and the like must fit into it."""
-    return configs.load(folder / "config.toml", [f"train.steps={steps}"])

@@ -60,15 +60,16 @@ def resume(
     """
     for place in (folder, folder / "checkpoints"):
         durable.sweep(place)
-    if steps is not None:
-        more_steps.allow(folder, steps, warn)
-    config = configs.load(folder / "config.toml")
+    config = configs.load(folder / "config.toml") if steps is None else more_steps.check(folder, steps)
     before, now = folders.read_json(folder / "env.json"), _environment()
     for name in IDENTITY:
         if before.get(name) != now[name]:
             warn(f"{name} was {before.get(name)} and is {now[name]}: the run goes on, the same to rounding only")
     set_precision(config)
-    _Run(config, folder, assemble(config), requests, show, warn).go_on()
+    parts = assemble(config)
+    if steps is not None:  # only now: data that is refused leaves a finished run finished
+        more_steps.allow(folder, config, warn)
+    _Run(config, folder, parts, requests, show, warn).go_on()
 
 
 def use_compilation_cache() -> None:
