@@ -127,6 +127,7 @@ def test_a_full_disk_ends_the_run_and_harms_nothing(config: Path, tmp_path: Path
         f"{disk / 'run'}: the disk does not take more (No space left on device); step {int(kept)} is saved" in errors[0]
     )
     assert errors[0].endswith(f"make room, then `stein resume {disk / 'run'}`")
+    assert f"error: {json.loads((tmp_path / 'copy' / 'failed.json').read_text())['reason']}" == errors[0]
     warned = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     kinds = [line for line in warned if "No space left on device" in line]
     assert len(kinds) == len({" ".join(line.split()[1:3]) for line in kinds}), warned  # one for each kind of trouble

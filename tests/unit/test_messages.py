@@ -187,7 +187,7 @@ def test_a_full_disk_is_told_once_by_the_log(tmp_path, monkeypatch):
     assert rows == [1, *range(2, 23), *range(30, 51)]
 
 
-def test_an_error_ends_the_run_with_its_reason_on_record(tmp_path):
+def test_an_error_ends_the_run_with_its_reason_on_record(tmp_path, monkeypatch):
     (tmp_path / "config.toml").write_text("")
     mark = tmp_path / "failed.json"
 
@@ -212,6 +212,18 @@ def test_an_error_ends_the_run_with_its_reason_on_record(tmp_path):
     with folder.ended(tmp_path):
         pass
     assert not mark.exists()
+    (tmp_path / "progress.json").write_text("{}")
+    real = folder.write_json
+
+    def write(path, value):  # room for one small file
+        if (tmp_path / "progress.json").exists():
+            full()
+        real(path, value)
+
+    monkeypatch.setattr(folder, "write_json", write)
+    with pytest.raises(RuntimeError, match="the disk does not take more"):
+        end(OSError(errno.ENOSPC, "No space left on device"))
+    assert mark.exists()
     with pytest.raises(ConnectionRefusedError):  # a tracker, not the disk
         end(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
 

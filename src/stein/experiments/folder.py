@@ -79,11 +79,20 @@ def ended(folder: Path) -> Iterator[None]:
     except Exception as error:
         told = _disk_trouble(folder, error)
         if (folder / "config.toml").exists() and not is_finished(folder) and not isinstance(error, StoppedError):
-            with contextlib.suppress(OSError):  # the disk may be full to the last byte
-                write_json(mark, {"reason": " ".join(str(told).split())})
+            _note(mark, " ".join(str(told).split()))
         if told is error:
             raise
         raise told from error
+
+
+def _note(mark: Path, reason: str) -> None:
+    """On a disk that is full to the last byte in the place of progress.json, which may be lost."""
+    for attempt in range(2):
+        with contextlib.suppress(OSError):
+            if attempt:
+                (mark.parent / "progress.json").unlink(missing_ok=True)
+            write_json(mark, {"reason": reason})
+            return
 
 
 def _disk_trouble(folder: Path, error: Exception) -> Exception:
