@@ -25,7 +25,7 @@ from stein.ensembles import State
 from stein.types import Particles
 from stein.untrusted import CheckpointError, DamagedError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # since 2 the facts of a run say how the key of its batches is derived; the files are as in 1
 MANIFEST = "manifest.json"
 FILES = {
     "particles.safetensors": ("particles",),
@@ -41,7 +41,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """Format 1. In every format the first two fields and the signature stay as they are."""
+    """Formats 1 and 2. In every format the first two fields and the signature stay as they are."""
 
     format_version: Annotated[int, msgspec.Meta(ge=1)]
     written_by: str

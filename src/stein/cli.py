@@ -6,6 +6,7 @@ import functools
 import io
 import os
 import re
+import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -54,9 +55,9 @@ def _guarded(arguments: list[str], debug: bool) -> int:
     """Run, and turn every exception into one line on stderr and an exit code."""
     try:
         _parse(arguments)()
-    except BrokenPipeError:
-        return 0
     except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, BrokenPipeError) and _reader_left():
+            return 0
         if debug:
             traceback.print_exc()
         if isinstance(error, KeyboardInterrupt):
@@ -69,6 +70,16 @@ def _guarded(arguments: list[str], debug: bool) -> int:
         print(f"error: {message}", file=sys.stderr)
         return code
     return 0
+
+
+def _reader_left() -> bool:
+    """Whether it is our own output that nobody reads any more, and not a tracker's or a worker's pipe that broke."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):  # no descriptor: nobody ever read
+        return False
+    return bool(poll.poll(0))
 
 
 def _parse(arguments: list[str]) -> Callable[[], Any]:

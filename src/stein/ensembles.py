@@ -164,6 +164,7 @@ def build(
     optimiser: Callable[[float | Schedule], optax.GradientTransformation] = optax.adam,
     noise: str = "cholesky",
     noise_place: str = "langevin",
+    freeze_preconditioner_after: int | None = None,
     anneal: float | Schedule = constant(),
     temperature: float = 1.0,
     start: str = "prior",
@@ -177,6 +178,7 @@ def build(
     published variant, for reproduction only (see :func:`stein.steps.noise_inside`).
 
     Args:
+        freeze_preconditioner_after: keep the preconditioner of this step from then on (see :func:`stein.steps.rms`).
         options: for :func:`stein.rules.make`: repulsion, kernels and the like.
 
     >>> import stein
@@ -196,8 +198,8 @@ def build(
         step = steps.noise_inside(optimiser(learning_rate), rate)
     else:
         preconditioner = {
-            "shared": steps.rms(shared=True),
-            "own": steps.rms(shared=False),
+            "shared": steps.rms(shared=True, freeze_after=freeze_preconditioner_after),
+            "own": steps.rms(shared=False, freeze_after=freeze_preconditioner_after),
             None: None,
         }[entry.preconditioner]
         step = steps.langevin(lambda t: rate(t) / target.num_data, preconditioner)

@@ -97,7 +97,7 @@ def early_stopping(patience: int, metric: str = "test_nll", past: Iterable[Mappi
     seen = [row[metric] for row in past if metric in row]
 
     def hook(moment: Moment) -> bool:
-        if metric in moment.metrics:
+        if metric in moment.metrics and _finite(moment.metrics[metric]):  # the log, which `past` is from, has no others
             seen.append(moment.metrics[metric])
         return has_stalled(seen, patience)
 
@@ -112,12 +112,12 @@ def has_stalled(values: Sequence[float], patience: int) -> bool:
 class Log:
     """A line of JSON with the step and its metrics at the end of a file; numbers that are not finite are left out.
 
-    Lines that a full disk refuses are kept for the next time.
+    Lines that a full disk refuses are kept for the next time; the first of them makes a warning.
     """
 
     def __init__(self, path: Path | str, warn: Callable[[str], None] = warnings.warn):
         self.path, self._warn = Path(path), warn
-        self._pending = b""
+        self._pending, self._waiting = b"", False
         self._size = self.path.stat().st_size if self.path.exists() else 0
 
     def __call__(self, moment: Moment) -> None:
@@ -126,7 +126,9 @@ class Log:
         try:
             self.write()
         except OSError as error:
-            self._warn(f"step {moment.step} not logged ({error.strerror}); trying again later")
+            if not self._waiting:
+                self._warn(f"step {moment.step} not logged ({error.strerror}); trying again at every step logged")
+            self._waiting = True
 
     def write(self) -> int:
         """Write what is pending; returns the size of the file."""
@@ -137,15 +139,15 @@ class Log:
                 os.truncate(self.path, self._size)  # half a line would spoil the next
                 raise
             self._size += len(self._pending)
-            self._pending = b""
+            self._pending, self._waiting = b"", False
         return self._size
 
 
 class Checkpoints:
     """Saves the state every so many steps and at the last one, and keeps the newest ``keep`` and the best.
 
-    A full disk does not end the run at once: the old checkpoints stay, and it is tried again at the next interval; the
-    third failure in a row is raised.
+    A full disk does not end the run at once: the old checkpoints stay, and it is tried again at the next interval. The
+    first failure in a row makes a warning, the third is raised.
 
     Args:
         best: name of the metric, the lower the better, whose best checkpoint is kept too.
@@ -181,7 +183,7 @@ class Checkpoints:
     def __call__(self, moment: Moment) -> None:
         if moment.step % self.every and moment.step != moment.last_step:
             return
-        if self._best in moment.metrics:
+        if self._best in moment.metrics and _finite(moment.metrics[self._best]):  # nothing is better than NaN
             self._scores[moment.step] = moment.metrics[self._best]
         self.save(moment.state)
 
@@ -195,7 +197,11 @@ class Checkpoints:
             self._failures += 1
             if self._failures == 3:
                 raise
-            self._warn(f"checkpoint of step {int(state.step)} not written ({error.strerror}); trying again later")
+            if self._failures == 1:
+                self._warn(
+                    f"checkpoint of step {int(state.step)} not written ({error.strerror}); trying again twice, "
+                    f"every {self.every} steps"
+                )
             return
         self._failures, self._saved = 0, int(state.step)
         best = min(self._scores, key=lambda step: self._scores[step], default=None)
@@ -255,7 +261,8 @@ class Stopwatch:
 
 @contextlib.contextmanager
 def tensorboard(folder: Path | str, start: int = 0, warn: Callable[[str], None] = warnings.warn) -> Iterator[Hook]:
-    """Every metric as a scalar in an event file that TensorBoard opens; a full disk ends it, with a warning.
+    """Every metric as a scalar in an event file that TensorBoard opens, in the groups of :func:`tag`; a full disk ends
+    it, with a warning.
 
     Args:
         start: the step that the run has done; TensorBoard forgets what an earlier attempt wrote after it.
@@ -277,7 +284,7 @@ def tensorboard(folder: Path | str, start: int = 0, warn: Callable[[str], None] 
             return
         try:
             for name, value in _scalars(moment.metrics).items():
-                writer.write_event(Event(wall_time=time.time(), step=moment.step, summary=scalar(name, value)))
+                writer.write_event(Event(wall_time=time.time(), step=moment.step, summary=scalar(tag(name), value)))
             writer.flush()
         except OSError as error:
             broken = True
@@ -288,6 +295,29 @@ def tensorboard(folder: Path | str, start: int = 0, warn: Callable[[str], None] 
     finally:
         with contextlib.suppress(OSError):  # told before
             writer.close()
+
+
+GROUPS = {
+    "train": ("log_likelihood", "log_prior"),
+    "members": ("alive", "effective_rank", "stein_discrepancy"),
+    "kernel": ("bandwidth_", "row_sum_", "similarity_", "force_ratio"),
+}
+
+
+def tag(name: str) -> str:
+    """A metric's name in TensorBoard, where what stands before the slash is a group: ``test_nll`` is ``test/nll``.
+
+    A name with a slash of its own stays as it is; one that no group knows is in ``other``.
+
+    >>> tag("test_nll"), tag("bandwidth_weights"), tag("mine"), tag("mine/loss")
+    ('test/nll', 'kernel/bandwidth_weights', 'other/mine', 'mine/loss')
+    """
+    if "/" in name:
+        return name
+    for part in ("test", "validation"):
+        if name.startswith(f"{part}_"):
+            return f"{part}/{name.removeprefix(f'{part}_')}"
+    return next((f"{group}/{name}" for group, starts in GROUPS.items() if name.startswith(starts)), f"other/{name}")
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def run(
 
     Args:
         batches: the data; ``None`` for a target without any (:func:`stein.density`).
-        chunk: steps in one jitted scan.
+        chunk: steps in one jitted scan; scans end at multiples of it.
         hooks: called between chunks, in order: progress, logs, checkpoints, evaluation (see :mod:`stein.hooks`).
         min_alive: stop with :class:`ParticlesDiedError` when a smaller fraction of the particles is finite.
 
@@ -77,10 +77,10 @@ def run(
     step, last_step = int(state.step), int(state.step) + steps
     try:
         while step < last_step:
-            length = min(chunk, last_step - step)
+            length = min(chunk - step % chunk, last_step - step)  # hooks count on multiples, wherever a run goes on
             cursor = None if batches is None else batches.cursor(step)
             advanced, info = _advance(algorithm.step, state, batches, cursor, length)
-            _check_alive(algorithm, advanced, info, min_alive)
+            _check_alive(algorithm, advanced, info, step, min_alive)
             state, step = advanced, step + length
             moment = Moment(state, info, step, last_step, _summary(info))
             answers = [hook(moment) for hook in hooks]
@@ -112,14 +112,20 @@ def _summary(info: Info) -> dict[str, Any]:
     }
 
 
-def _check_alive(algorithm: Algorithm, state: State, info: Info, min_alive: float) -> None:
+def _check_alive(algorithm: Algorithm, state: State, info: Info, step: int, min_alive: float) -> None:
+    """``step`` is the first of the chunk; under ``on_nan="stop"`` the state's own counter stands still."""
     alive = np.asarray(info.alive)
     last = alive[-1]
     allowed = 1.0 if algorithm.on_nan == "stop" else min_alive
     if algorithm.on_nan != "resample" and last.mean() < allowed:
-        first = int(np.argmax(alive.mean(axis=1) < allowed)) - len(alive) + int(state.step)
+        first = step + int(np.argmax(alive.mean(axis=1) < allowed))
         dead = ", ".join(map(str, np.asarray(state.ids)[~last]))
-        raise ParticlesDiedError(
-            f"step {first}: particles {dead} are not finite ({last.sum()} of {last.size} alive); "
+        advice = (
+            "already at the first step: scale the inputs and targets (data.standardise = true in a config) or "
             "lower the learning rate"
+            if first == 0
+            else "lower the learning rate"
+        )
+        raise ParticlesDiedError(
+            f"step {first}: particles {dead} are not finite ({last.sum()} of {last.size} alive); {advice}"
         )

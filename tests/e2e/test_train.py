@@ -103,7 +103,8 @@ def test_members_that_all_die_end_the_run_with_step_and_names(tmp_path: Path, ca
     died = runs.run(["train", config, *wild, "--out", run, "--quiet"], cache)
     assert (died.returncode, died.stderr.count("\n")) == (1, 1)
     assert re.match(r"error: step \d+: particles 0, 1, 2, 3 are not finite \(0 of 4 alive\)", died.stderr)
-    assert json.loads(runs.run(["status", run, "--json"], cache).stdout)[0]["state"] == "stopped"
+    (seen,) = json.loads(runs.run(["status", run, "--json"], cache).stdout)
+    assert (seen["state"], f"error: {seen['reason']}\n") == ("failed", died.stderr)
 
 
 def test_a_newer_or_damaged_checkpoint_is_named(tmp_path: Path, cache: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stein.experiments import config
+from stein.experiments import config, schema
 from stein.experiments.config import KEYS, SECTIONS, ConfigError
 
 DOTTED = [f"{section}.{key}" for section, keys in KEYS.items() for key in keys]
@@ -194,7 +194,7 @@ CONFLICTS = [
     (rule("de", stochastic="true"), "method.stochastic: de has no stochastic version; must be false; use sgld"),
     *[
         (rule(name, stochastic="true"), f"method.stochastic: {name} has no stochastic version")
-        for name in config.NEVER_STOCHASTIC
+        for name in schema.NEVER_STOCHASTIC
     ],
     *[
         (rule(name, repulsion="'exact'"), f"method.repulsion: {name} has no functional repulsion")
@@ -202,7 +202,7 @@ CONFLICTS = [
     ],
     *[
         (rule(name, measurement="'independent'"), f"method.measurement: got 'independent'; must be batch: {name}")
-        for name in config.FUNCTIONAL
+        for name in schema.FUNCTIONAL
     ],
     (
         toml(method__stochastic="true", method__repulsion="'local'"),

@@ -1,8 +1,8 @@
 """A checkpoint is loaded bit for bit or refused, after crashes, damage, strangers and years (R4-R6, R9, R13, R21).
 
-The golden checkpoint of format 1 was written by ``write_golden`` below, by hand:
+The golden checkpoints of formats 1 and 2 were written by ``write_golden`` below, by hand:
 ``python -c "import conftest; from reliability.test_checkpoint import write_golden; write_golden()"`` in ``tests``.
-It is never written again: a later format gets a golden checkpoint of its own.
+They are never written again: a later format gets a golden checkpoint of its own.
 """
 
 import ast
@@ -43,7 +43,8 @@ from stein.untrusted import CheckpointError, DamagedError
 X, Y = data.regression_1d()
 TARGET = targets.posterior(models.mlp([1, 8, 1]), likelihoods.gaussian(0.5), priors.normal(), len(X))
 N = 4
-GOLDEN = Path(__file__).parent / "golden" / "checkpoint-1" / "step-00000010"
+GOLDENS = {version: Path(__file__).parent / "golden" / f"checkpoint-{version}" / "step-00000010" for version in (1, 2)}
+GOLDEN = GOLDENS[checkpoint.FORMAT_VERSION]
 NAMES = [*checkpoint.FILES, "manifest.json"]
 PARTICLES, OPT, RNG, MANIFEST = NAMES
 
@@ -1124,9 +1125,13 @@ def golden_state():
 
 def write_golden():
     """See the module's docstring."""
-    checkpoint.save(GOLDEN.parent, golden_state(), {"config": "golden", "metrics_bytes": 1234})
+    checkpoint.save(GOLDEN.parent, golden_state(), GOLDEN_FACTS[checkpoint.FORMAT_VERSION])
 
 
+GOLDEN_FACTS = {
+    1: {"config": "golden", "metrics_bytes": 1234},
+    2: {"config": "golden", "metrics_bytes": 1234, "batches": 2},
+}
 GOLDEN_DIGEST = "79ee0fd5e6a9fdd42b017405a049b45401249c71c784793abb691af0f35c2aad"
 
 
@@ -1134,15 +1139,17 @@ def digest(state):
     return hashlib.sha256(repr(bits(state)[1]).encode()).hexdigest()
 
 
-def test_the_golden_checkpoint_loads():
+@pytest.mark.parametrize("version", GOLDENS)
+def test_the_golden_checkpoint_loads(version):
     """R21. Sees a change of the format, of the names or of a dtype that leaves old checkpoints behind."""
     pattern = jax.eval_shape(golden_state)
-    state, facts = checkpoint.load(GOLDEN, pattern)
-    assert facts == {"config": "golden", "metrics_bytes": 1234}
+    state, facts = checkpoint.load(GOLDENS[version], pattern)
+    assert checkpoint.read_manifest(GOLDENS[version])["format_version"] == version
+    assert facts == GOLDEN_FACTS[version]
     assert digest(state) == GOLDEN_DIGEST
     assert float(state.particles["hidden"][0, 0, 0]).hex() == float(np.random.default_rng(21).normal()).hex()
     assert jax.random.key_data(state.key).tolist() == [0, 42]
-    assert sum(file.stat().st_size for file in GOLDEN.iterdir()) < 200_000
+    assert sum(file.stat().st_size for file in GOLDENS[version].iterdir()) < 200_000
 
 
 def test_a_newer_format_asks_for_a_newer_stein(tmp_path):
@@ -1151,7 +1158,7 @@ def test_a_newer_format_asks_for_a_newer_stein(tmp_path):
     path = Path(shutil.copytree(GOLDEN, tmp_path / GOLDEN.name))
     resign(path, lambda manifest: manifest.update(format_version=999, written_by="7.0", new_field={"of": "format 999"}))
     message = (
-        rf"written by stein 7.0 \(format 999\), this is stein {stein.__version__}, which reads format 1; upgrade stein"
+        rf"written by stein 7.0 \(format 999\), this is stein {stein.__version__}, which reads format 2; upgrade stein"
     )
     for attempt in (
         lambda: checkpoint.load(path, golden_state()),

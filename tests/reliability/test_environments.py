@@ -75,8 +75,8 @@ def test_trackers_do_not_change_a_byte(config: Path, usual: dict[str, str], tmp_
 
 
 @pytest.mark.parametrize(("out", "message"), [
-    ("/proc/nowhere", "error: [Errno 2] No such file or directory: '/proc/nowhere'"),
-    ("{file}/run", "error: [Errno 20] Not a directory: "),
+    ("/proc/nowhere", "/proc/nowhere: no run can be written here (No such file or directory); give another --out"),
+    ("{file}/run", "file is a file; give another --out"),
     ("{taken}", "already holds a run; `stein resume "),
 ])  # fmt: skip
 def test_a_directory_that_cannot_be_used(out: str, message: str, config: Path, tmp_path: Path, cache: Path) -> None:
@@ -122,10 +122,16 @@ def test_a_full_disk_ends_the_run_and_harms_nothing(config: Path, tmp_path: Path
     assert done.stdout == "code 1\ncode 137\n", done.stderr  # no temporary directory; with room it goes on
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
-    assert "No space left on device" in errors[0]
-    warnings = [line for line in done.stderr.splitlines() if "checkpoint of step" in line]
-    assert len(warnings) == 2
-    assert all("trying again later" in line for line in warnings)
+    kept = max(path.name for path in (tmp_path / "copy" / "checkpoints").glob("step-*")).removeprefix("step-")
+    assert (
+        f"{disk / 'run'}: the disk does not take more (No space left on device); step {int(kept)} is saved" in errors[0]
+    )
+    assert errors[0].endswith(f"make room, then `stein resume {disk / 'run'}`")
+    assert f"error: {json.loads((tmp_path / 'copy' / 'failed.json').read_text())['reason']}" == errors[0]
+    warned = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    kinds = [line for line in warned if "No space left on device" in line]
+    assert len(kinds) == len({" ".join(line.split()[1:3]) for line in kinds}), warned  # one for each kind of trouble
+    assert sum("checkpoint of step" in line for line in kinds) == 1
     lines = (tmp_path / "copy" / "metrics.jsonl").read_text().splitlines()
     assert all(json.loads(line)["step"] == 50 * (i + 1) for i, line in enumerate(lines))
     assert len(list((tmp_path / "copy" / "checkpoints").glob("step-*"))) >= 2

@@ -40,7 +40,7 @@ def train(
         config: a TOML file; `stein config init` writes one with every key explained.
         method: instead of method.name of the config; `stein methods` lists them.
         stochastic: add the noise that makes the method a sampler.
-        overrides: other keys, as train.steps=2000 data.file=houses.csv.
+        overrides: other keys, as train.steps=2000 data.file=houses.csv; paths start at the current directory.
         out: directory of the run; runs/CONFIG-METHOD unless given.
         threads: CPU threads; all there are unless given. The same number gives the same bytes.
         cache: keep compiled programs in the user's cache directory, so that the next run starts faster.
@@ -55,12 +55,19 @@ def train(
 
 
 def resume(
-    folder: Positional[pathlib.Path], *, threads: Threads = None, cache: bool = True, quiet: bool = False
+    folder: Positional[pathlib.Path],
+    *,
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    threads: Threads = None,
+    cache: bool = True,
+    quiet: bool = False,
 ) -> None:
-    """Go on with a run that was stopped or killed, from its last good checkpoint.
+    """Go on with a run that was stopped, killed or failed, from its last good checkpoint; or with a finished one.
 
     Args:
         folder: the directory of the run.
+        steps: new total of training steps, above those that are done; for a finished run too. A learning rate that
+            falls follows the schedule of the new total from here on.
         threads: CPU threads; as many as the run had before unless given.
         cache: keep compiled programs in the user's cache directory.
         quiet: no progress bar.
@@ -68,11 +75,18 @@ def resume(
     from stein.experiments import folder as folders
 
     folders.check_is_run(folder)
-    if folders.is_finished(folder):
-        print(f"{folder} is finished: there is nothing to resume; its numbers are in {folder / 'metrics.json'}")
+    if steps is not None:
+        from stein.experiments import more_steps
+
+        more_steps.check(folder, steps)
+    elif folders.is_finished(folder):
+        print(
+            f"{folder} is finished: there is nothing to resume; its numbers are in {folder / 'metrics.json'}; "
+            "--steps N goes on to N steps"
+        )
         return
     before = threads or folders.threads(folder)
-    _train_in(folder, False, lambda run, *how: run.resume(folder, *how), before, cache, quiet)
+    _train_in(folder, False, lambda run, *how: run.resume(folder, *how, steps), before, cache, quiet)
 
 
 def evaluate(
@@ -123,11 +137,16 @@ def status(folders: Positional[tuple[pathlib.Path, ...]], *, json: bool = False)
     """
     from stein.experiments import status as states
 
+    if not folders:
+        raise ValueError("no run is named; `stein status runs` shows all that are in runs/")
     found = states.survey(folders)
     if json:
         print(json_module.dumps(found, indent=2))
     else:
-        terminal.show(states.table(found))
+        from rich.console import Console
+
+        terminal.show(states.table(found, Console().width))
+        print("".join(f"{run['run']}: {run['reason']}\n" for run in found if run["reason"]), end="")
 
 
 def config(action: Positional[Literal["init"]], path: Positional[pathlib.Path] = pathlib.Path("stein.toml")) -> None:
@@ -157,7 +176,7 @@ def _train_in(
         with contextlib.suppress(OSError):  # nobody listens: no reason to stop training
             print(f"warning: {message}", file=sys.stderr)
 
-    with folders.claimed(folder, new), signals.requests() as requests:
+    with folders.claimed(folder, new), folders.ended(folder), signals.requests() as requests:
         with terminal.status("Importing JAX"):
             from stein.experiments import run
         if cache:

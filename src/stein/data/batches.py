@@ -45,6 +45,10 @@ class Batches:
         self._key: Any = key
         self._independent = independent
 
+    def with_key(self, key: Key) -> "Batches":
+        """The same data in another order."""
+        return Batches(self.x, self.y, self.size, key, self._independent)
+
     @property
     def num_data(self) -> int:
         """Number of data points N."""

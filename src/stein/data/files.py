@@ -132,8 +132,11 @@ def _csv(path: Path, target: str) -> Arrays:
         _readable(path, OSError, csv.Error, UnicodeError),
         path.open(encoding="utf-8-sig", newline="") as file,
     ):
+        _check_separator(file.readline(), target, path)
+        file.seek(0)
         reader = csv.reader(file, strict=True)
         names = [name.strip() for name in next(reader, [])]
+        _check_header(names, target, path)
         target_column = _find(target, names, path)
         input_names = [name for name in names if name != target]
         for row in filter(None, reader):  # blank lines are no rows
@@ -197,6 +200,25 @@ def _readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
 
 
 # -- checks -------------------------------------------------------------------------------------------------
+
+
+def _check_separator(line: str, target: str, path: Path) -> None:
+    """Refuse columns that are not separated by commas: such tables often write 1.500 or 1,5 for other numbers."""
+    for separator, name in ((";", "';'"), ("\t", "tabs"), ("|", "'|'")):
+        cells = [cell.strip().strip('"').strip() for cell in line.split(separator)]
+        numbers = all(_is_number(cell.replace(",", ".")) for cell in cells)
+        if len(cells) > 1 and (target in cells or "," not in line or numbers):
+            raise ValueError(
+                f"{path}: is separated by {name}; save it with commas between the columns and points in the numbers"
+            )
+
+
+def _check_header(names: list[str], target: str, path: Path) -> None:
+    """Refuse a first line of data, which would be lost as a header. Column numbers are one: pandas writes them."""
+    numbers = [_is_number(name) for name in names]
+    numbered = names == [str(i) for i in range(len(names))]
+    if names and not numbered and (all(numbers) or (any(numbers) and target not in names)):
+        raise ValueError(f"{path}: has no header; add a first line with the column names, {target!r} among them")
 
 
 def _find(target: str, names: list[str], path: Path) -> int:

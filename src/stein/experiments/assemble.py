@@ -9,8 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stein import data, ensembles, functional_priors, kernels, likelihoods, models, priors, rules, schedules, targets
-from stein.experiments import images
+from stein import (
+    data,
+    ensembles,
+    functional_priors,
+    kernels,
+    likelihoods,
+    models,
+    priors,
+    rules,
+    schedules,
+    targets,
+    tree,
+)
+from stein.experiments import images, sizes
 from stein.experiments.schema import IMAGES, WITH_WEIGHT_DECAY, Config, Data
 from stein.types import Model
 
@@ -44,6 +56,7 @@ OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "lion": optax.lion,
     "lamb": optax.lamb,
 }
+STREAM = 2  # the derivation of the batches' key in new runs
 MOST_CLASSES = 1000  # whole numbers above this are more likely prices than classes
 
 
@@ -78,13 +91,14 @@ def assemble(config: Config) -> Parts:
     if likelihood.name != "categorical":  # regression on whole numbers
         loaded = loaded.with_floating_targets()
     x, y, _ = loaded.train
+    sizes.check(x, y)
     model = _model(config, likelihood, x, y)
     target = targets.posterior(
         model,
         likelihood,
         PRIORS[config.prior.name](config.prior.scale),
         len(x),
-        measurement=targets.Measurement(config.method.measurement),
+        measurement=targets.Measurement(config.method.measurement, config.method.measurement_subset or None),
         functional_prior=_functional_prior(config),
     )
     algorithm = ensembles.build(
@@ -95,6 +109,7 @@ def assemble(config: Config) -> Parts:
         stochastic=config.method.stochastic,
         noise=config.method.noise,
         noise_place=config.method.noise_place,
+        freeze_preconditioner_after=config.method.freeze_preconditioner_after or None,
         anneal=_annealing(config),
         temperature=config.method.temperature,
         start=config.method.start,
@@ -105,9 +120,18 @@ def assemble(config: Config) -> Parts:
     size = config.train.batch_size
     if size > len(x):
         raise ValueError(f"train.batch_size = {size}: the training data has {len(x)} rows; 0 uses all in every step")
-    key = jax.random.fold_in(jax.random.key(config.train.seed), 1)
-    batches = data.Batches(x, y, size or None, key, config.method.measurement == "independent")
+    independent = config.method.measurement == "independent"
+    batches = data.Batches(x, y, size or None, batch_key(config.train.seed), independent)
     return Parts(model, likelihood, algorithm, batches, loaded)
+
+
+def batch_key(seed: int, stream: int = STREAM) -> jax.Array:
+    """The key of a run's batches, by the number of its derivation; checkpoints without a number have the first.
+
+    The first was the key of the run's own noise too: ``fold_in(key, 1)`` is ``split(key)[1]``. No split reaches the
+    number of the second.
+    """
+    return jax.random.fold_in(jax.random.key(seed), {1: 1, 2: 1 << 31}[stream])
 
 
 def load(config: Config) -> Loaded:
@@ -147,7 +171,9 @@ def _likelihood(config: Config, y: np.ndarray) -> likelihoods.Likelihood:
                 f"set 'gaussian' for regression, or number the classes from 0"
             )
     if name == "categorical":
-        return likelihoods.categorical()
+        return likelihoods.categorical(config.likelihood.center_logits)
+    if config.likelihood.center_logits:
+        raise ValueError("likelihood.center_logits = true: the targets are numbers, not classes; must be false")
     if name == "heteroscedastic":
         return likelihoods.heteroscedastic()
     return likelihoods.gaussian(None if config.likelihood.sigma == "learned" else config.likelihood.sigma)
@@ -179,9 +205,24 @@ def _functional_prior(config: Config) -> functional_priors.FunctionalPrior:
     section = config.method
     if section.functional_prior == "none":
         return functional_priors.none()
-    draws = None if section.prior_draws == "auto" else section.prior_draws
-    prior = FUNCTIONAL_PRIORS[section.functional_prior](draws=draws)
+    if section.functional_prior == "gaussian-process":
+        # The jitter that moment matching has: in float32 a smooth covariance of many points is singular without.
+        covariance = _rbf_covariance(section.gp_scale, section.gp_length)
+        prior = functional_priors.gaussian_process(covariance, jitter=1e-3 * section.gp_scale**2)
+    else:
+        draws = None if section.prior_draws == "auto" else section.prior_draws
+        prior = FUNCTIONAL_PRIORS[section.functional_prior](draws=draws)
     return functional_priors.on_points(prior, section.prior_points) if section.prior_points else prior
+
+
+def _rbf_covariance(scale: float, length: float) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """scale² exp(-|x - x'|²/(2 length²)) of a set of points with itself."""
+
+    def covariance(x: jax.Array, same: jax.Array) -> jax.Array:
+        squared = tree.squared_distances(x, jnp.ones(len(x), bool))
+        return scale**2 * jnp.exp(-0.5 / length**2 * squared)
+
+    return covariance
 
 
 def _learning_rate(config: Config) -> float | schedules.Schedule:
@@ -228,9 +269,13 @@ def _rule_options(config: Config) -> dict[str, Any]:
     """The same kernel for every kernel that the method takes, and its repulsion."""
     section = config.method
     bandwidth = kernels.median() if section.bandwidth == "median" else section.bandwidth
+    if section.freeze_bandwidth_after:
+        bandwidth = kernels.frozen(kernels.median(), section.freeze_bandwidth_after)
     takes = inspect.signature(rules.lookup(section.name).build).parameters
     names = {"kernel", "kernel_w", "kernel_f", "drive", "repel"} & set(takes)
     options: dict[str, Any] = {name: KERNELS[section.kernel](bandwidth) for name in names}
     if section.repulsion != "auto":
         options["repulsion"] = section.repulsion
+    if section.repulsion_energy != "auto":
+        options["repulsion"] = rules.exact(section.repulsion_energy, section.repulsion_probe)
     return options

@@ -19,21 +19,13 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from stein.experiments.schema import (
-    FUNCTIONAL,
-    IMAGES,
-    KEYS,
-    NEVER_STOCHASTIC,
-    SECTIONS,
-    WITH_REPULSION,
-    WITH_WEIGHT_DECAY,
-    Config,
-    Data,
-    Key,
-)
+from stein.experiments import conflicts
+from stein.experiments.schema import IMAGES, KEYS, SECTIONS, WITH_WEIGHT_DECAY, Config, Data, Key
 
 MAX_BYTES = 1_000_000
 WIDTH = 120
+# Of keys that have another default now: what is left out of fingerprints, in old checkpoints and in new ones.
+FIRST_DEFAULTS: dict[str, Any] = {}
 
 
 class ConfigError(ValueError):
@@ -46,7 +38,8 @@ def load(
     """The config in a file, with the command line's changes, checked; paths in it become absolute.
 
     Args:
-        overrides: ``section.key=value`` each; the value is TOML, or else a bare string.
+        overrides: ``section.key=value`` each; the value is TOML, or else a bare string. Paths in them are relative to
+            the current directory.
         method: replaces ``method.name``.
         stochastic: replaces ``method.stochastic``.
 
@@ -76,7 +69,7 @@ def checked(document: Mapping[str, Any], path: Path, sources: Mapping[str, str])
     """The config that a document of ``path`` says, with absolute paths; ``sources`` as below."""
     where = _printable(str(path))
     config = _config(document, where, sources)
-    return msgspec.structs.replace(config, data=_absolute(config.data, path, where))
+    return msgspec.structs.replace(config, data=_absolute(config.data, path, where, sources))
 
 
 def parse(text: str | bytes, where: str = "config") -> Config:
@@ -97,7 +90,7 @@ def fingerprint(config: Config) -> str:
         f"{section}.{key}": value
         for section, keys in msgspec.to_builtins(config).items()
         for key, value in keys.items()
-        if value != msgspec.to_builtins(KEYS[section][key].default)
+        if value != FIRST_DEFAULTS.get(f"{section}.{key}", msgspec.to_builtins(KEYS[section][key].default))
     }
     return hashlib.sha256(tomli_w.dumps(chosen).encode()).hexdigest()
 
@@ -200,7 +193,7 @@ def values(
 def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """Keys that are fine alone and wrong together, the first of them first."""
     yield from _data_conflicts(config.data)
-    yield from _method_conflicts(config)
+    yield from conflicts.of_method(config)
     train, optimiser, annealing = config.train, config.optimiser, config.annealing
     for name, every in (("evaluation.every", config.evaluation.every), ("checkpoints.every", config.checkpoints.every)):
         if every % train.log_every:
@@ -249,28 +242,11 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
         yield "data.classes", f"got {list(data.classes)}; a class is there twice"
 
 
-def _method_conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    method = config.method
-    if method.stochastic and method.name in NEVER_STOCHASTIC:
-        hint = "use sgld" if method.name == "de" else "its noise is not defined"
-        yield "method.stochastic", f"{method.name} has no stochastic version; must be false; {hint}"
-    if method.repulsion != "auto" and method.name not in WITH_REPULSION:
-        yield "method.repulsion", f"{method.name} has no functional repulsion; must be auto"
-    if method.repulsion == "local" and method.stochastic and method.noise == "cholesky":
-        yield (
-            "method.repulsion",
-            "got 'local'; must be exact or auto: with noise only exact leaves the posterior invariant",
-        )
-    if method.measurement == "independent" and method.name in FUNCTIONAL:
-        yield "method.measurement", f"got 'independent'; must be batch: {method.name} works on the gradient's batch"
-    if method.name.endswith("-s") and config.likelihood.name in ("gaussian", "heteroscedastic"):
-        yield "method.name", f"{method.name} compares probabilities; likelihood.name must be categorical or auto"
-
-
-def _absolute(data: Data, path: Path, where: str) -> Data:
-    """Paths relative to the config's folder, made absolute."""
+def _absolute(data: Data, path: Path, where: str, sources: Mapping[str, str]) -> Data:
+    """Paths made absolute: those in the file start at its folder, those of the command line at the current one."""
     given = {key: getattr(data, key) for key in ("file", "inputs", "targets", "folder") if getattr(data, key)}
-    resolved = {key: os.path.realpath(path.parent / value) for key, value in given.items()}
+    starts = {key: Path() if sources.get(f"data.{key}") == "--set" else path.parent for key in given}
+    resolved = {key: os.path.realpath(starts[key] / value) for key, value in given.items()}
     for key, value in resolved.items():
         try:
             msgspec.convert(value, KEYS["data"][key].type)

@@ -9,11 +9,13 @@
     checkpoints/       step-00001200/ ...
     tb/                TensorBoard events
     metrics.json       the last numbers; with it a run is finished
+    failed.json        why the last attempt ended with an error
     ensemble.safetensors, card.md
     evaluation.json, curves.json, figures/     what `stein evaluate` found
 """
 
 import contextlib
+import errno
 import fcntl
 import io
 import json
@@ -26,6 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from stein import durable
+from stein.experiments.signals import StoppedError
+
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 
 class LockedError(ValueError):
@@ -40,7 +45,7 @@ def claimed(folder: Path, new: bool) -> Iterator[None]:
     """
     made = new and not folder.exists()
     if new:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
     with _locked(folder):
         if new and (folder / "config.toml").exists():
             raise ValueError(f"{folder}: already holds a run; `stein resume {folder}` goes on with it")
@@ -49,6 +54,54 @@ def claimed(folder: Path, new: bool) -> Iterator[None]:
         finally:
             if made and not (folder / "config.toml").exists():
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".lock").touch()
+    except (FileExistsError, NotADirectoryError):
+        places = (place for place in (folder, *folder.parents) if place.exists() and not place.is_dir())
+        file = next(places, folder)
+        raise ValueError(f"{folder}: {'' if file == folder else f'{file} '}is a file; give another --out") from None
+    except (FileNotFoundError, PermissionError) as error:
+        raise ValueError(f"{folder}: no run can be written here ({error.strerror}); give another --out") from None
+
+
+@contextlib.contextmanager
+def ended(folder: Path) -> Iterator[None]:
+    """Note in failed.json why a run that has begun ended with an error; a disk that is full gets its remedy."""
+    mark = folder / "failed.json"
+    if mark.exists():
+        mark.unlink()
+    try:
+        yield
+    except Exception as error:
+        told = _disk_trouble(folder, error)
+        if (folder / "config.toml").exists() and not is_finished(folder) and not isinstance(error, StoppedError):
+            _note(mark, " ".join(str(told).split()))
+        if told is error:
+            raise
+        raise told from error
+
+
+def _note(mark: Path, reason: str) -> None:
+    """On a disk that is full to the last byte in the place of progress.json, which may be lost."""
+    for attempt in range(2):
+        with contextlib.suppress(OSError):
+            if attempt:
+                (mark.parent / "progress.json").unlink(missing_ok=True)
+            write_json(mark, {"reason": reason})
+            return
+
+
+def _disk_trouble(folder: Path, error: Exception) -> Exception:
+    """The error itself, or one with what was saved and what to do, where the disk refused to write."""
+    if not isinstance(error, OSError) or error.errno not in _DISK:
+        return error
+    saved = f"step {steps_done(folder)} is saved" if steps_done(folder) else "no step is saved"
+    go_on = f"`stein resume {folder}`" if (folder / "config.toml").exists() else "the same command"
+    return RuntimeError(f"{folder}: the disk does not take more ({error.strerror}); {saved}; make room, then {go_on}")
 
 
 @contextlib.contextmanager
@@ -93,6 +146,19 @@ def check_is_run(folder: Path) -> None:
 
 def is_finished(folder: Path) -> bool:
     return (folder / "metrics.json").exists()
+
+
+def steps_done(folder: Path) -> int:
+    """The steps of a run that need not be done again: all of a finished one, else those of its newest checkpoint."""
+    if is_finished(folder):
+        return int(read_json(folder / "metrics.json").get("steps", 0))
+    return newest_step(folder)
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, good or damaged; 0 where there is none."""
+    names = [path.name.removeprefix("step-") for path in (folder / "checkpoints").glob("step-*")]
+    return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def threads(folder: Path) -> int | None:

@@ -22,7 +22,8 @@ from stein import checkpoint, doctor, durable, evaluate, hooks, predict, rules, 
 from stein.ensembles import State
 from stein.experiments import config as configs
 from stein.experiments import folder as folders
-from stein.experiments.assemble import Parts, assemble
+from stein.experiments import more_steps, sizes
+from stein.experiments.assemble import STREAM, Parts, assemble, batch_key
 from stein.experiments.signals import StoppedError
 from stein.untrusted import CheckpointError
 
@@ -41,23 +42,34 @@ def start(config: configs.Config, folder: Path, requests: list[int], show: bool,
     """
     set_precision(config)
     parts = assemble(config)  # before anything is written: bad data leaves no run behind
+    for words in sizes.warnings(parts.data.train.x, parts.data.train.y):
+        warn(words)
     durable.sweep(folder)
     folders.write_json(folder / "env.json", _environment())
     durable.replace(folder / "config.toml", configs.dump(config).encode())
     _Run(config, folder, parts, requests, show, warn).go_on()
 
 
-def resume(folder: Path, requests: list[int], show: bool, warn: Callable[[str], None]) -> None:
-    """Go on with an unfinished run, whose lock the caller holds, from its last good checkpoint."""
+def resume(
+    folder: Path, requests: list[int], show: bool, warn: Callable[[str], None], steps: int | None = None
+) -> None:
+    """Go on with a run, whose lock the caller holds, from its last good checkpoint.
+
+    Args:
+        steps: the new total of its training steps; a finished run goes on too.
+    """
     for place in (folder, folder / "checkpoints"):
         durable.sweep(place)
-    config = configs.load(folder / "config.toml")
+    config = configs.load(folder / "config.toml") if steps is None else more_steps.check(folder, steps)
     before, now = folders.read_json(folder / "env.json"), _environment()
     for name in IDENTITY:
         if before.get(name) != now[name]:
             warn(f"{name} was {before.get(name)} and is {now[name]}: the run goes on, the same to rounding only")
     set_precision(config)
-    _Run(config, folder, assemble(config), requests, show, warn).go_on()
+    parts = assemble(config)
+    if steps is not None:  # only now: data that is refused leaves a finished run finished
+        more_steps.allow(folder, config, warn)
+    _Run(config, folder, parts, requests, show, warn).go_on()
 
 
 def use_compilation_cache() -> None:
@@ -74,10 +86,11 @@ def use_compilation_cache() -> None:
 
 
 class _Facts(msgspec.Struct, forbid_unknown_fields=True):
-    """What a checkpoint's manifest says about its run."""
+    """What a checkpoint's manifest says about its run; ``batches`` is how the key of its batches is derived."""
 
     config: str
     metrics_bytes: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+    batches: Annotated[int, msgspec.Meta(ge=1, le=STREAM)] = 1
 
 
 @dataclasses.dataclass
@@ -88,13 +101,17 @@ class _Run:
     requests: list[int]
     show: bool
     warn: Callable[[str], None]
+    stream: int = STREAM
 
     def go_on(self) -> None:
         """Train from the last good checkpoint, or from the beginning, to the end."""
         state, rows = self._where_it_was()
         section = self.config.train
-        if int(state.step) < section.steps and not self._is_early_enough(rows):
-            state = self._train(state, rows)
+        if int(state.step) < section.steps:
+            if self._is_early_enough(rows):
+                self.warn(f"train.early_stop = {section.early_stop} ends the run at step {int(state.step)}")
+            else:
+                state = self._train(state, rows)
         self._finish(state)
 
     def _where_it_was(self) -> tuple[State, list[dict[str, Any]]]:
@@ -112,8 +129,15 @@ class _Run:
             except msgspec.ValidationError as error:
                 raise CheckpointError(f"{path}: not a checkpoint of a run: {error}") from error
             length = facts.metrics_bytes
-            if facts.config != configs.fingerprint(self.config):
-                raise ValueError(f"{self.folder}: config.toml is not the one that the checkpoint was made with")
+            if facts.config not in more_steps.fingerprints(self.folder, self.config):
+                raise ValueError(
+                    f"{self.folder}: config.toml is not the one that the checkpoint was made with; undo the change, or "
+                    "start another run (`stein resume --steps N` alone may change train.steps)"
+                )
+            if facts.batches != self.stream:  # a run goes on with the batches that it began with
+                self.stream = facts.batches
+                key = batch_key(self.config.train.seed, self.stream)
+                self.parts = self.parts._replace(batches=self.parts.batches.with_key(key))
         if folders.cut(log, length) < length:
             self.warn(f"{log}: lines are missing at its end; the run goes on without them")
         return state, folders.read_rows(log)
@@ -129,7 +153,7 @@ class _Run:
         def facts() -> dict[str, Any]:
             size = log.write()
             durable.sync(log.path)  # before the manifest that relies on it
-            return msgspec.to_builtins(_Facts(configs.fingerprint(config), size))
+            return msgspec.to_builtins(_Facts(configs.fingerprint(config), size, self.stream))
 
         best = METRIC if config.checkpoints.best else None
         saver = hooks.Checkpoints(

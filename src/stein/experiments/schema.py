@@ -31,6 +31,7 @@ IMAGES = get_args(ImageName)
 FUNCTIONAL = ("f-svgd", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob")
 NEVER_STOCHASTIC = ("de", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", *FUNCTIONAL)
 WITH_REPULSION = ("fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s", "hp-svgd", "hs-svgd")
+WITHOUT_KERNEL = ("de", "sgld", "psgld")
 WITH_WEIGHT_DECAY = ("adamw", "lamb", "lion")
 
 
@@ -71,8 +72,18 @@ class Method(Struct, frozen=True):
         Literal["auto", "exact", "local"],
         about("repulsion of the fw-, h-, hp- and hs- methods; auto: local, but exact with noise and for hp- and hs-"),
     ] = "auto"
+    repulsion_energy: Annotated[
+        Literal["auto"] | Annotated[float, Meta(gt=0, le=1)],
+        about("share of the pushes between members that the exact repulsion keeps; 1: all; auto: 0.9999, with noise 1"),
+    ] = "auto"
+    repulsion_probe: Annotated[
+        bool, about("add a random combination of what repulsion_energy leaves out: unbiased, with variance")
+    ] = False
     kernel: Annotated[Literal["rbf", "imq"], about("kernel, where the method has one")] = "rbf"
     bandwidth: Annotated[Literal["median"] | Positive, about("bandwidth h of the kernel k(|x - y|²/h)")] = "median"
+    freeze_bandwidth_after: Annotated[
+        StepsOrNone, about("keep the median bandwidth of this step from then on; 0: never")
+    ] = 0
     noise: Annotated[
         Literal["cholesky", "elementwise-shared", "elementwise-independent"],
         about("root of the noise covariance; the elementwise ones are wrong and for reproduction only"),
@@ -80,13 +91,23 @@ class Method(Struct, frozen=True):
     noise_place: Annotated[
         Literal["langevin", "adam-inside"], about("where noise enters; adam-inside is for reproduction only")
     ] = "langevin"
+    freeze_preconditioner_after: Annotated[
+        StepsOrNone, about("keep the preconditioner of this Langevin step from then on; 0: never")
+    ] = 0
     temperature: Annotated[Positive, about("T; the target is the posterior to the power 1/T")] = 1.0
     start: Annotated[Literal["prior", "model"], about("first weights: prior draws, or the model's initialiser")] = (
         "prior"
     )
     functional_prior: Annotated[
-        Literal["none", "ssge", "moment-matched"], about("prior over functions, read by the functional methods only")
+        Literal["none", "ssge", "moment-matched", "gaussian-process"],
+        about("prior over functions, read by the functional methods only"),
     ] = "none"
+    gp_scale: Annotated[
+        Positive, about("standard deviation of the Gaussian process, in units of the network's outputs")
+    ] = 1.0
+    gp_length: Annotated[
+        Positive, about("length scale of the Gaussian process, in units of the network's inputs (standardised or not)")
+    ] = 1.0
     prior_draws: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=2, le=10**6)],
         about("networks drawn from the prior in every step, for the functional prior; auto: twice the members, or 100"),
@@ -98,6 +119,9 @@ class Method(Struct, frozen=True):
         Literal["batch", "independent"],
         about("where kernels of functions look: the gradient's batch, or one drawn on its own (unbiased with noise)"),
     ] = "batch"
+    measurement_subset: Annotated[
+        int, about("kernels of functions look at so many points of that batch only; 0: all", ge=0, le=10**9)
+    ] = 0
 
 
 class Model(Struct, frozen=True):
@@ -120,6 +144,9 @@ class Likelihood(Struct, frozen=True):
         about("auto: categorical for integer targets, gaussian for others"),
     ] = "auto"
     sigma: Annotated[Literal["learned"] | Positive, about("standard deviation of the gaussian likelihood")] = 1.0
+    center_logits: Annotated[
+        bool, about("kernels compare logits minus their mean over classes, which is all that predictions see")
+    ] = False
 
 
 class Prior(Struct, frozen=True):

@@ -1,12 +1,15 @@
 """How far runs are, read from their directories. Imports no jax, and never disturbs the writer."""
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stein.experiments import config as configs
 from stein.experiments import folder as folders
+
+LEAST = 12  # columns that the name of a run keeps on the narrowest terminal
 
 
 def survey(places: Sequence[Path]) -> list[dict[str, Any]]:
@@ -22,18 +25,20 @@ def survey(places: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def look(run: Path) -> dict[str, Any]:
-    """``state`` is running, finished, or stopped; ``seconds_left`` only of a running one."""
+    """``state`` is running, finished, failed (for a ``reason``) or stopped; ``seconds_left`` only of a running one."""
     config = configs.load(run / "config.toml")
     progress = folders.read_json(run / "progress.json")
     row = folders.last_row(run / "metrics.jsonl")
     running, finished = folders.is_running(run), folders.is_finished(run)
+    reason = str(folders.read_json(run / "failed.json").get("reason", ""))
     speed, written = (progress.get(name) for name in ("speed", "time"))
     speed = speed if isinstance(speed, float) and speed > 0 else None
     fresh = isinstance(written, float) and time.time() - written < 600
     step = row.get("step", 0)
     return {
         "run": str(run),
-        "state": "finished" if finished else "running" if running else "stopped",
+        "state": "finished" if finished else "running" if running else "failed" if reason else "stopped",
+        "reason": "" if finished or running else reason,
         "method": config.method.name + (" stochastic" if config.method.stochastic else ""),
         "step": step,
         "steps": config.train.steps,
@@ -45,30 +50,51 @@ def look(run: Path) -> dict[str, Any]:
     }
 
 
-def table(found: Sequence[dict[str, Any]]) -> Any:
-    """What :func:`survey` found, for people."""
+def table(found: Sequence[dict[str, Any]], width: int) -> Any:
+    """What :func:`survey` found, for people, a line for each run.
+
+    Where it is narrow, paths lose their beginning, then columns go, then names lose their beginning.
+    """
+    from rich.markup import escape
     from rich.table import Table
 
-    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for name in ("run", "state", "method"):
-        shown.add_column(name, overflow="fold")
-    for name in ("step", "step/s", "left", "alive", "loss", "test nll"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for run in found:
-        metrics, speed = run["metrics"], run["steps_per_second"]
-        loss = metrics.get("log_likelihood")
-        shown.add_row(
-            run["run"],
-            run["state"],
-            run["method"],
-            f"{run['step']}/{run['steps']}",
-            f"{speed:.0f}" if speed else "",
-            _duration(run["seconds_left"]),
-            "" if run["alive"] is None else f"{run['alive']}/{run['members']}",
-            "" if loss is None else f"{-loss:.3g}",
-            f"{metrics['test_nll']:.3g}" if "test_nll" in metrics else "",
-        )
-    return shown
+    rows = [_row(run) for run in found]
+    shown = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0] if any(r[name] for r in rows)}
+    path, short = shown["run"], max(len(os.path.basename(row["run"])) for row in rows) + 2  # … and a slash
+    shown["run"] = min(path, max(short, LEAST))
+    for column in ("step/s", "alive", "loss", "left", "test nll"):  # the least important first
+        if _total(shown) > width:
+            shown.pop(column, None)
+    shown["run"] = max(min(path, shown["run"] + width - _total(shown)), LEAST)
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name in shown:
+        drawn.add_column(name, justify="left" if name in ("run", "state", "method") else "right", no_wrap=True)
+    for row in rows:
+        drawn.add_row(*(escape(_ending(row[name], size)) for name, size in shown.items()))
+    return drawn
+
+
+def _row(run: dict[str, Any]) -> dict[str, str]:
+    metrics, speed, loss = run["metrics"], run["steps_per_second"], run["metrics"].get("log_likelihood")
+    return {
+        "run": run["run"],
+        "state": run["state"],
+        "method": run["method"],
+        "step": f"{run['step']}/{run['steps']}",
+        "step/s": f"{speed:.0f}" if speed else "",
+        "left": _duration(run["seconds_left"]),
+        "alive": "" if run["alive"] is None else f"{run['alive']}/{run['members']}",
+        "loss": "" if loss is None else f"{-loss:.3g}",
+        "test nll": f"{metrics['test_nll']:.3g}" if "test_nll" in metrics else "",
+    }
+
+
+def _total(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + 2 * (len(widths) - 1)
+
+
+def _ending(text: str, size: int) -> str:
+    return text if len(text) <= size else f"…{text[len(text) - size + 1 :]}"
 
 
 def _duration(seconds: float | None) -> str:

@@ -1,0 +1,101 @@
+"""Keys of a config's method that are fine alone and wrong together. A key that would do nothing is refused too."""
+
+from collections.abc import Iterator
+
+from stein.experiments.schema import FUNCTIONAL, KEYS, NEVER_STOCHASTIC, WITH_REPULSION, WITHOUT_KERNEL, Config, Method
+
+
+def of_method(config: Config) -> Iterator[tuple[str, str]]:
+    """The keys of the method that contradict others, or that would do nothing: each with what is wrong."""
+    method = config.method
+    if method.stochastic and method.name in NEVER_STOCHASTIC:
+        hint = "use sgld" if method.name == "de" else "its noise is not defined"
+        yield "method.stochastic", f"{method.name} has no stochastic version; must be false; {hint}"
+    if method.repulsion != "auto" and method.name not in WITH_REPULSION:
+        yield "method.repulsion", f"{method.name} has no functional repulsion; must be auto"
+    if method.repulsion == "local" and method.stochastic and method.noise == "cholesky":
+        yield (
+            "method.repulsion",
+            "got 'local'; must be exact or auto: with noise only exact leaves the posterior invariant",
+        )
+    yield from _repulsion(method)
+    yield from _freezing(config)
+    if method.measurement == "independent" and method.name in FUNCTIONAL:
+        yield "method.measurement", f"got 'independent'; must be batch: {method.name} works on the gradient's batch"
+    if method.name.endswith("-s") and config.likelihood.name in ("gaussian", "heteroscedastic"):
+        yield "method.name", f"{method.name} compares probabilities; likelihood.name must be categorical or auto"
+    if method.measurement_subset:
+        if method.name not in WITH_REPULSION:
+            yield "method.measurement_subset", f"{method.name} looks at the whole batch, or at none; must be 0"
+        if not config.train.batch_size and method.measurement == "batch":
+            yield (
+                "method.measurement_subset",
+                "would be the first rows of the data in every step; must be 0, or train.batch_size above 0, "
+                "or method.measurement independent",
+            )
+        if config.train.batch_size and method.measurement_subset > config.train.batch_size:
+            yield (
+                "method.measurement_subset",
+                f"got {method.measurement_subset}; must be at most train.batch_size = {config.train.batch_size}",
+            )
+    if config.likelihood.center_logits:
+        if config.likelihood.name not in ("categorical", "auto"):
+            yield (
+                "likelihood.center_logits",
+                f"likelihood.name = {config.likelihood.name!r} has no logits; must be false",
+            )
+        if method.name.endswith("-s") or method.name not in (*WITH_REPULSION, *FUNCTIONAL):
+            yield "likelihood.center_logits", f"{method.name} does not compare logits; must be false"
+    yield from _gaussian_process(method)
+
+
+def _repulsion(method: Method) -> Iterator[tuple[str, str]]:
+    exact = method.name in WITH_REPULSION and (
+        method.repulsion == "exact"
+        or (method.repulsion == "auto" and (method.stochastic or method.name in ("hp-svgd", "hs-svgd")))
+    )
+    for key in ("repulsion_energy", "repulsion_probe"):
+        if getattr(method, key) != KEYS["method"][key].default and not exact:
+            yield f"method.{key}", "is for the exact repulsion; use the default, or method.repulsion = 'exact'"
+    truncated = method.repulsion_energy not in ("auto", 1)
+    if method.repulsion_probe and not truncated:
+        yield "method.repulsion_probe", "adds what is left out; must be false, or give method.repulsion_energy below 1"
+    if truncated and method.stochastic and method.noise == "cholesky" and not method.repulsion_probe:
+        yield (
+            "method.repulsion_energy",
+            f"got {method.repulsion_energy}; must be 1 or auto, or method.repulsion_probe true: with noise a truncated "
+            "repulsion biases the sampler",
+        )
+
+
+def _freezing(config: Config) -> Iterator[tuple[str, str]]:
+    method, steps = config.method, config.train.steps
+    if method.freeze_bandwidth_after:
+        if method.name in WITHOUT_KERNEL:
+            yield "method.freeze_bandwidth_after", f"{method.name} has no kernel; must be 0"
+        if method.bandwidth != "median":
+            yield "method.freeze_bandwidth_after", "method.bandwidth is a number and never moves; must be 0"
+    if method.freeze_preconditioner_after:
+        if method.name == "sgld" or not (method.stochastic or method.name == "psgld"):
+            yield (
+                "method.freeze_preconditioner_after",
+                f"{method.name}{' without noise' if method.name != 'sgld' else ''} has no preconditioner; must be 0",
+            )
+        if method.noise_place != "langevin":
+            yield "method.freeze_preconditioner_after", "only Langevin steps have a preconditioner; must be 0"
+    for key in ("freeze_bandwidth_after", "freeze_preconditioner_after"):
+        if getattr(method, key) >= steps:
+            yield f"method.{key}", f"got {getattr(method, key)}; must be below train.steps = {steps}"
+
+
+def _gaussian_process(method: Method) -> Iterator[tuple[str, str]]:
+    if method.functional_prior == "gaussian-process":
+        if method.name not in FUNCTIONAL:
+            names = ", ".join(FUNCTIONAL)
+            yield "method.functional_prior", f"{method.name} has a prior over weights; must be none, or use {names}"
+        if method.prior_draws != "auto":
+            yield "method.prior_draws", "a Gaussian process needs no draws; must be auto"
+        return
+    for key in ("gp_scale", "gp_length"):
+        if getattr(method, key) != KEYS["method"][key].default:
+            yield f"method.{key}", "is for method.functional_prior = 'gaussian-process'; must be left out"
