@@ -23,9 +23,13 @@ TEXT = np.array(["low", "high"] * 45)
 MIXED = pd.DataFrame({"rooms": [1.0, 2.0], "town": ["Ulm", "Bonn"]})
 
 
+ALGORITHMS = {target: build("de", target) for target in (TARGET, CLASSES)}
+JUDGE = evaluate.held_out(MODEL, LIKELIHOOD, X, Y)
+
+
 def learn(target, x, y, **options):
-    algorithm = build("de", target)
-    return train.run(algorithm, algorithm.init(KEY, 2), data.Batches(x, y), **{"steps": 1, **options})[0]
+    algorithm = ALGORITHMS[target]
+    return train.run(algorithm, algorithm.init(KEY, 4), data.Batches(x, y), **{"steps": 1, **options})[0]
 
 
 def judged(x, y):
@@ -83,7 +87,7 @@ MISTAKES = {
     "x: two columns have the same name": lambda: data.Batches(
         pd.DataFrame(np.ones((2, 2)), columns=["a", "a"]), [0, 1]
     ),
-    "x has masked values": lambda: data.Batches(np.ma.masked_equal(X, X[0]), Y),
+    "x has masked values": lambda: data.Batches(np.ma.masked_less(X, 2.0), Y),
     # data for HMC and for evaluation during training
     "x has 90 rows, y has 89": lambda: hmc.log_posterior(MODEL, LIKELIHOOD, PRIOR, X, Y[:89]),
     "y has 2 targets a row": lambda: hmc.log_posterior(MODEL, LIKELIHOOD, PRIOR, X, np.ones((90, 2))),
@@ -140,7 +144,7 @@ def test_predictions_and_training_take_tables_and_lists():
         np.testing.assert_array_equal(predict.outputs(model, particles, same), expected)
         np.testing.assert_allclose(predict.in_chunks(model, particles, same, link=None), expected, rtol=1e-6)
     score = evaluate.held_out(MODEL, LIKELIHOOD, pd.DataFrame({"x": X[:, 0]}), Y[:, 0].tolist())
-    assert score(STATE) == evaluate.held_out(MODEL, LIKELIHOOD, X, Y)(STATE)
+    assert score(STATE) == JUDGE(STATE)
     learned = [learn(TARGET, *pair).particles for pair in ((X, Y), (pd.DataFrame(X), pd.Series(Y[:, 0])))]
     for a, b in zip(*map(jax.tree.leaves, learned), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -176,9 +180,7 @@ def test_predictions_are_of_the_living(weights):
     assert np.isfinite(f.mean(axis=0)).all()
     assert predict.in_chunks(MODEL, state, X, link=None).shape == (3, 90, 1)
     assert predict.outputs(MODEL, state, X, all_members=True).shape == (4, 90, 1)
-    assert evaluate.held_out(MODEL, LIKELIHOOD, X, Y)(state) == evaluate.held_out(MODEL, LIKELIHOOD, X, Y)(
-        predict.living(state.particles, state.alive)
-    )
+    assert JUDGE(state) == JUDGE(predict.living(state.particles, state.alive))
 
 
 @pytest.mark.parametrize("ask", [predict.outputs, lambda *a, **k: predict.in_chunks(*a, link=None, **k)])
