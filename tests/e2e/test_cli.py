@@ -78,7 +78,7 @@ def test_methods_as_json() -> None:
 def test_doctor_passes_here() -> None:
     run = stein("doctor")
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.count(" ok ") == 5
+    assert run.stdout.count(" ok ") == 6  # five canaries and the versions
     assert "FAILED" not in run.stdout
 
 
