@@ -1,7 +1,12 @@
 """Every test runs in strict mode: no silent dtype or rank promotion, shapes checked, four simulated devices."""
 
+import ctypes
+import gc
 import json
 import os
+import resource
+import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 
 # Most tests compile for seconds and run for milliseconds; those that run longer ask for more effort themselves, and
@@ -26,6 +31,29 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 install_import_hook("stein", "checked.typechecker")
+
+
+MEMORY = 1.5e9
+"""Bytes that a worker of ``make test`` may take, its child processes not counted."""
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compiled programs go with the module that used them: together they are gigabytes."""
+    before = peak_memory()
+    yield
+    jax.clear_caches()
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)  # else glibc keeps what was freed
+    peak = peak_memory()
+    long = any(item.get_closest_marker("long") for item in request.session.items)
+    assert long or peak <= max(MEMORY, before), f"{request.node.nodeid} took the worker to {peak / 1e9:.2f} GB"
 
 
 @pytest.fixture(scope="session")
