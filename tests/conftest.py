@@ -37,20 +37,37 @@ MEMORY = 1.5e9
 """Bytes that a worker of ``make test`` may take, its child processes not counted."""
 
 
-def peak_memory() -> int:
-    """The most bytes that this process has held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _little_memory(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compiled programs go with the module that used them: together they are gigabytes."""
-    before = peak_memory()
-    yield
+def forget() -> None:
+    """Drop all compiled programs, which together are gigabytes, and give their memory back."""
     jax.clear_caches()
     gc.collect()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)  # else glibc keeps what was freed
+
+
+def memory_now() -> int:
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else 0
+
+
+def peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@pytest.fixture(autouse=True)
+def _forget_in_time() -> Iterator[None]:
+    """Compiling again costs seconds: only where a module has come two thirds of the way to the limit."""
+    yield
+    if memory_now() > MEMORY * 2 / 3:
+        forget()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A module's programs go with it; the module that takes more than there is is named."""
+    before = peak_memory()
+    yield
+    forget()
     peak = peak_memory()
     long = any(item.get_closest_marker("long") for item in request.session.items)
     assert long or peak <= max(MEMORY, before), f"{request.node.nodeid} took the worker to {peak / 1e9:.2f} GB"

@@ -211,7 +211,7 @@ def test_ctrl_c_during_work_exits_130() -> None:
         assert process.stdout
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=50)
     assert (process.returncode, err) == (130, "error: interrupted\n")
 
 
