@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "test-machines" / "test-machines.json"
 NUMBERS = ["tests/unit", "tests/contract", "tests/statistical"]  # what can depend on the order of a sum
-PYTEST = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", "not long", "--no-header", "--tb=short"]
+PYTEST = [sys.executable, *"-m pytest -n 2 --dist loadfile --no-header --tb=short -m".split(), "not long"]
 FLAGS = {"SSE4_2": "sse4_2", "AVX2": "avx2", "AVX512": "avx512f"}  # XLA's name: the kernel's, in /proc/cpuinfo
 THREADS = {"1 thread": "1", "4 threads": "4"}  # of XLA's pool; two processes run side by side in any case
 BUSY = "busy"
@@ -79,7 +79,8 @@ def main(names: list[str]) -> int:
         print(f"error: {unknown[0]!r}: must be one of {', '.join(NAMES)}", file=sys.stderr)
         return 2
     absent = missing()
-    rows = {row["configuration"]: row for row in json.loads(OUT.read_text())["configurations"]} if names and OUT.exists() else {}
+    before = json.loads(OUT.read_text())["configurations"] if names and OUT.exists() else []
+    rows = {row["configuration"]: row for row in before}
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     for name in names or NAMES:

@@ -18,8 +18,8 @@ def collect(hash_seed: str) -> list[str]:
 
 
 def test_ids_do_not_depend_on_the_time_or_the_order_of_sets() -> None:
-    """One collection after another, seconds apart, with different hashes. Sees a compressed file that holds the time, an
-    address, a temporary path and a set in an id."""
+    """One collection after another, seconds apart, with different hashes. Sees a compressed file that holds the time,
+    an address, a temporary path and a set in an id."""
     first, second = collect("1"), collect("2")
     assert len(first) > 1000
     assert first == second
