@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "test-machines" / "test-machines.json"
 NUMBERS = ["tests/unit", "tests/contract", "tests/statistical"]  # what can depend on the order of a sum
-PYTEST = [sys.executable, *"-m pytest -n 2 --dist loadfile --no-header --tb=short -m".split(), "not long"]
+PYTEST = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-header", "-m", "not long"]
 FLAGS = {"SSE4_2": "sse4_2", "AVX2": "avx2", "AVX512": "avx512f"}  # XLA's name: the kernel's, in /proc/cpuinfo
 THREADS = {"1 thread": "1", "4 threads": "4"}  # of XLA's pool; two processes run side by side in any case
 BUSY = "busy"
