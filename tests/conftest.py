@@ -24,6 +24,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)  # exact identities are checked to 1e-10; float32 tests cast
@@ -31,6 +32,10 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 install_import_hook("stein", "checked.typechecker")
+
+# The same examples everywhere, however slow the machine.
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 
 MEMORY = 1.5e9

@@ -59,8 +59,9 @@ def test_an_ensemble_is_at_least_as_good_as_its_members(seed, members, sharpness
     random = np.random.default_rng(seed)
     logs, y = log_softmax(sharpness * random.normal(size=(members, 20, 3)), axis=2), random.integers(0, 3, 20)
     found = evaluate.classification(logs, y)
-    assert found["nll"] <= found["nll_members"] + 1e-12
-    assert found["nll_paper"] <= found["nll"] + 1e-12
+    slack = rounding(members * 20 * 3) * (1 + found["nll_members"])
+    assert found["nll"] <= found["nll_members"] + slack
+    assert found["nll_paper"] <= found["nll"] + slack
     assert 0 <= found["ece"] <= 1
     assert 0 <= found["brier"] <= 2
     order = random.permutation(20)
