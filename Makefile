@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-long lint demo mutants crash-test bench clean
+.PHONY: help install test test-long test-machines lint demo mutants crash-test bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The stamp, not the directory: a .venv made by hand has no stamp and is completed, not replaced.
 $(STAMP): pyproject.toml
@@ -29,6 +29,9 @@ test: $(STAMP)  ## all tests but the long ones, and the examples in docstrings
 
 test-long: $(STAMP)  ## the tests marked long, into results/test-long
 	STEIN_TEST_RESULTS=results/test-long/test-long.json $(BIN)/python -m pytest -n 2 --dist load -m long tests
+
+test-machines: $(STAMP)  ## the tests as on other machines: instruction sets, threads, load; into results/test-machines
+	$(BIN)/python tests/machines.py $(CONFIGURATIONS)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

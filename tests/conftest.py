@@ -1,7 +1,12 @@
 """Every test runs in strict mode: no silent dtype or rank promotion, shapes checked, four simulated devices."""
 
+import ctypes
+import gc
 import json
 import os
+import resource
+import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 
 # Most tests compile for seconds and run for milliseconds; those that run longer ask for more effort themselves, and
@@ -19,6 +24,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)  # exact identities are checked to 1e-10; float32 tests cast
@@ -26,6 +32,50 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 install_import_hook("stein", "checked.typechecker")
+
+# The same examples everywhere, however slow the machine.
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
+
+
+MEMORY = 1.5e9
+"""Bytes that a worker of ``make test`` may take, its child processes not counted."""
+
+
+def forget() -> None:
+    """Drop all compiled programs, which together are gigabytes, and give their memory back."""
+    jax.clear_caches()
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)  # else glibc keeps what was freed
+
+
+def memory_now() -> int:
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else 0
+
+
+def peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@pytest.fixture(autouse=True)
+def _forget_in_time() -> Iterator[None]:
+    """Compiling again costs seconds: only where a module has come two thirds of the way to the limit."""
+    yield
+    if memory_now() > MEMORY * 2 / 3:
+        forget()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A module's programs go with it; the module that takes more than there is is named."""
+    before = peak_memory()
+    yield
+    forget()
+    peak = peak_memory()
+    long = any(item.get_closest_marker("long") for item in request.session.items)
+    assert long or peak <= max(MEMORY, before), f"{request.node.nodeid} took the worker to {peak / 1e9:.2f} GB"
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,14 @@ def relative_error(value, truth) -> float:
     return float(np.max(np.abs(value - truth)) / np.max(np.abs(truth)))
 
 
+def rounding(terms: int, dtype="float64") -> float:
+    """How far two ways of summing ``terms`` terms may be apart, over the sum of the terms' sizes.
+
+    Every term is rounded once on each way, whatever the order and the width of the machine's vectors.
+    """
+    return 2 * terms * float(np.finfo(dtype).eps)
+
+
 def close(a, b, tolerance):
     """All leaves of two trees agree, relatively or absolutely."""
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):

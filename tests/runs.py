@@ -59,7 +59,7 @@ LAST_FAILPOINTS = [
 def stein(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     """A command as a user gives it, to its end."""
     plain = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "COLUMNS")}
-    return subprocess.run([STEIN, *arguments], capture_output=True, text=True, env=plain | extra, timeout=300)
+    return subprocess.run([STEIN, *arguments], capture_output=True, text=True, env=plain | extra, timeout=600)
 
 
 def environment(cache: Path, **extra: str) -> dict[str, str]:
@@ -75,7 +75,7 @@ def start(arguments: list, cache: Path, **extra: str) -> subprocess.Popen:
     )
 
 
-def run(arguments: list, cache: Path, timeout: float = 120, **extra: str) -> subprocess.CompletedProcess:
+def run(arguments: list, cache: Path, timeout: float = 600, **extra: str) -> subprocess.CompletedProcess:
     command = [STEIN, *map(str, arguments)]
     return subprocess.run(command, env=environment(cache, **extra), capture_output=True, text=True, timeout=timeout)
 
@@ -87,7 +87,7 @@ def write_config(folder: Path, text: str = CONFIG) -> Path:
     return path
 
 
-def wait_for(path: Path, process: subprocess.Popen, seconds: float = 60) -> None:
+def wait_for(path: Path, process: subprocess.Popen, seconds: float = 120) -> None:
     """Until the file is there and not empty."""
     end = time.monotonic() + seconds
     while not (path.exists() and path.stat().st_size):

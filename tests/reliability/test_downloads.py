@@ -81,7 +81,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "stall" in way:
             self.wfile.write(body[: len(body) // 2])
             self.wfile.flush()
-            self.server.released.wait(10)
+            self.server.released.wait(60)
         elif "slow" in way:
             for start in range(0, len(body), 2**16):
                 self.wfile.write(body[start : start + 2**16])
@@ -150,7 +150,7 @@ def test_a_bad_connection_is_overcome(server: Server, tmp_path: Path, name: str)
     begin = time.monotonic()
     fetch.download([entry(server)], tmp_path)
     assert_right(tmp_path)
-    assert time.monotonic() - begin < 8  # a stall lasts ten seconds
+    assert time.monotonic() - begin < 50  # a stall lasts a minute
     assert len(server.asked) == len(RECOVERED[name])
 
 
@@ -303,7 +303,7 @@ def test_processes_fetch_at_once(server: Server, tmp_path: Path) -> None:
     server.ways = ["slow"]
     processes = [start(server, tmp_path) for _ in range(3)]
     for process in processes:
-        assert (process.communicate(timeout=30)[1], process.returncode) == ("", 0)
+        assert (process.communicate(timeout=120)[1], process.returncode) == ("", 0)
     assert_right(tmp_path)
     assert len(server.asked) == 1
 
@@ -312,7 +312,7 @@ def test_processes_fetch_at_once(server: Server, tmp_path: Path) -> None:
 def test_killed_at_the_rename(server: Server, tmp_path: Path, place: str) -> None:
     """Sees a lock or a part of a dead process that stops the next one, and a name given before its time."""
     process = start(server, tmp_path, STEIN_FAILPOINT=place)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
     assert (tmp_path / PATH).exists() == ("renamed" in place)
     fetch.download([entry(server)], tmp_path)
