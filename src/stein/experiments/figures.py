@@ -34,7 +34,7 @@ def run_cell(
     key_start, key_batches = jax.random.split(jax.random.key(seed))
     n, steps = max(2, round(task.particles * size.particles)), steps_of(task, variant, size)
     batches = data.Batches(task.x, task.y, task.batch_size, key_batches)
-    usual = {"learning_rate": task.learning_rate, "anneal": task.anneal}
+    annealed = {"anneal": task.anneal}
     hooks = tuple(hooks)
 
     def trained(method: str, options: Mapping[str, Any], weights: Particles | None = None) -> Particles:
@@ -43,8 +43,11 @@ def run_cell(
         state, _ = train.run(algorithm, state, batches, steps, chunk=min(steps, chunk), hooks=hooks)
         return predict.living(state.particles, state.alive)
 
-    weights = trained(variant.first, usual) if variant.first else None
-    return task.predict(trained(variant.method, usual | dict(variant.options), weights))
+    usual = {"learning_rate": task.learning_rate}
+    if not variant.first:
+        return task.predict(trained(variant.method, annealed | usual | dict(variant.options)))
+    weights = trained(variant.first, annealed | usual)
+    return task.predict(trained(variant.method, usual | dict(variant.options), weights))  # samples the whole posterior
 
 
 def steps_of(task: Task, variant: Variant, size: Size) -> int:
