@@ -1,11 +1,13 @@
 """What the studies of the toy tasks run, and how their tables are put together."""
 
+import json
 
 import jax
 import numpy as np
+import pytest
 
-from stein import build, data, predict, schedules, train
-from stein.experiments import figures, toys
+from stein import build, data, schedules, train
+from stein.experiments import figures, reference, toys
 from stein.experiments.variants import Size, Variant
 
 SMALL = Size(particles=0.06, steps=0.001)  # three members, ten steps
@@ -30,3 +32,50 @@ def test_only_the_first_phase_of_the_corrected_noise_is_annealed():
     for variant, weights in ((alone, start), (after, end)):
         right = task.predict(weights)
         assert np.abs(figures.run_cell(task, variant, 42, SMALL) - right).max() < 1e-9 * np.abs(right).max()
+
+
+def test_the_floor_of_the_classification_task_is_against_the_other_draws():
+    """Eight draws, three of them against the other five. Sees a mean that contains the draws compared with it."""
+    random = np.random.default_rng(1)
+    task = toys.classification()._replace(particles=3)
+    said = random.dirichlet(np.full(5, 0.3), size=(2, 4, len(task.points)))
+    flat = said.reshape(8, -1, 5)
+    (found,) = reference._floor(task, said, flat[:, : toys.SIDE**2].mean(axis=0), repeats=1)
+    chosen = np.random.default_rng(0).choice(8, 3, replace=False)
+    others = np.delete(flat, chosen, axis=0)[:, : toys.SIDE**2].mean(axis=0)
+    assert found == pytest.approx(toys.compare_classification(flat[chosen], others), rel=1e-9)
+
+
+def test_a_table_keeps_the_rows_whose_cells_are_gone(tmp_path):
+    """A clone has the table and not its cells; one row is made again. Sees the others lost, a kept number that is not
+    named as kept, claims and means of the old numbers, and the seeds of one row given to the others."""
+    draws = reference.posterior("regression").draws
+
+    def save(label, seed, width):
+        figures.save_cell(figures.cell_path(tmp_path, "regression", label, seed), width * draws[seed::40][:, :, None])
+
+    for seed in (1, 2):
+        save("DE", seed, 0.5)
+        save("fw-SVGD", seed, 0.9)
+    assert figures.write("fig1", "paper", tmp_path, (1, 2))
+    whole = json.loads((tmp_path / "table.json").read_bytes())["tasks"]["regression"]
+    assert whole["kept"] == {}
+    for path in (tmp_path / "cells").rglob("*.npz"):
+        path.unlink()
+    save("fw-SVGD", 2, 2.0)
+
+    assert not figures.write("fig1", "paper", tmp_path, (2,))  # no cell of DE to draw
+    table = json.loads((tmp_path / "table.json").read_bytes())
+    part = table["tasks"]["regression"]
+    assert table["seeds"] == [1, 2]
+    assert part["kept"] == {"DE": [1, 2], "fw-SVGD": [1]}
+    assert part["rows"]["DE"] == whole["rows"]["DE"]
+    old, new = whole["rows"]["fw-SVGD"]["seeds"], part["rows"]["fw-SVGD"]["seeds"]
+    assert new["1"] == old["1"]
+    assert new["2"]["rho_data"] == pytest.approx(old["2"]["rho_data"] * 2 / 0.9, rel=1e-5)
+    mean, _ = part["rows"]["fw-SVGD"]["mean ± error"]["rho_data"]
+    assert mean == pytest.approx((new["1"]["rho_data"] + new["2"]["rho_data"]) / 2)
+    (claim,) = (c for c in part["claims"] if (c["number"], c["larger"], c["smaller"]) == ("rho_gap", "fw-SVGD", "DE"))
+    differences = [new[seed]["rho_gap"] - part["rows"]["DE"]["seeds"][seed]["rho_gap"] for seed in ("1", "2")]
+    assert claim["difference"] == pytest.approx(np.mean(differences))
+    assert "Made last: fw-SVGD (seed 2)." in (tmp_path / "table.md").read_text()

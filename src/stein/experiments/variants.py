@@ -70,13 +70,13 @@ def variants(figure: str, preset: str, task: Task) -> tuple[Variant, ...]:
         return _ablation(task)
     corrected = preset == "corrected"
     if figure == "fig1":
-        return _recommended(task) if corrected else DETERMINISTIC
+        return recommended(task, min(task.learning_rate, 1e-3)) if corrected else DETERMINISTIC
     return _corrected_noise(task) if corrected else PUBLISHED_NOISE
 
 
-def _recommended(task: Task) -> tuple[Variant, ...]:
+def recommended(task: Task, learning_rate: float) -> tuple[Variant, ...]:
     """What came closest to the posterior in the ablation: a point in the box, and steps that members can follow."""
-    point, rate = in_the_box_of(task, 1), {"learning_rate": min(task.learning_rate, 1e-3)}
+    point, rate = in_the_box_of(task, 1), {"learning_rate": learning_rate}
     return (
         *DETERMINISTIC[:2],
         Variant("fw-SVGD", "fw-svgd-l", rate, point, column=True),
