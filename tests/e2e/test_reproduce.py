@@ -19,7 +19,7 @@ def test_demo_writes_a_report_that_needs_nothing_else(tmp_path: Path) -> None:
     page = (made / "report.html").read_text()
     assert re.findall(r'(?:src|href)="(?!data:)', page) == []
     numbers = json.loads((made / "numbers.json").read_text())
-    assert list(numbers) == ["DE", "w-SVGD", "fw-SVGD", "h-SVGD", "30 draws of the posterior"]
+    assert list(numbers) == ["DE", "w-SVGD", "h-SVGD", "fw-SVGD", "30 draws of the posterior"]
     for label, row in numbers.items():
         assert f"<td>{label}</td>" in page
         assert f"{row['E_std']:.2f}" in run.stdout

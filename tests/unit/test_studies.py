@@ -63,13 +63,16 @@ def test_a_table_keeps_the_rows_whose_cells_are_gone(tmp_path):
     for path in (tmp_path / "cells").rglob("*.npz"):
         path.unlink()
     save("fw-SVGD", 2, 2.0)
+    before = json.loads((tmp_path / "table.json").read_bytes())
+    before["tasks"]["regression"]["rows"]["no longer made"] = whole["rows"]["DE"]
+    (tmp_path / "table.json").write_text(json.dumps(before))
 
-    assert not figures.write("fig1", "paper", tmp_path, (2,))  # no cell of DE to draw
+    assert figures.write("fig1", "paper", tmp_path, (2,))  # no column of both tasks: the posterior alone
     table = json.loads((tmp_path / "table.json").read_bytes())
     part = table["tasks"]["regression"]
     assert table["seeds"] == [1, 2]
-    assert part["kept"] == {"DE": [1, 2], "fw-SVGD": [1]}
-    assert part["rows"]["DE"] == whole["rows"]["DE"]
+    assert part["kept"] == {"DE": [1, 2], "fw-SVGD": [1], "no longer made": [1, 2]}
+    assert part["rows"]["no longer made"] == part["rows"]["DE"] == whole["rows"]["DE"]
     old, new = whole["rows"]["fw-SVGD"]["seeds"], part["rows"]["fw-SVGD"]["seeds"]
     assert new["1"] == old["1"]
     assert new["2"]["rho_data"] == pytest.approx(old["2"]["rho_data"] * 2 / 0.9, rel=1e-5)

@@ -55,7 +55,7 @@ def demo(
     for sentence in experiment.sentences(result.numbers, result.floor):
         print(f"- {sentence}")
     print(f"\nreport: {out / 'report.html'}, figure: {out / 'regression.png'}")
-    print("\nnext, on a table of your own (houses.csv with a column price):")
+    print(f"\n{experiment.BEFORE_NEXT}:")
     for command in experiment.NEXT:
         print(f"  {command}")
 

@@ -49,6 +49,10 @@ COLUMNS = {
 WHERE = {"rho_data": "at the data", "rho_gap": "in the gap", "rho_ext": "outside"}
 NARROW, WIDE = 0.8, 1.25
 
+BEFORE_NEXT = (
+    "Next, on a table of your own, for example houses.csv with a column price (after make demo, run "
+    "source .venv/bin/activate first)"
+)
 NEXT = (
     "stein config init",
     "stein train stein.toml --set data.file=houses.csv data.target=price --out runs/houses",
@@ -74,7 +78,7 @@ def run(*, steps: int = STEPS, seed: int = 42, begin: Begin) -> Result:
     """
     task = toys.regression()._replace(particles=PARTICLES, steps=steps, learning_rate=LEARNING_RATE)
     posterior = reference.posterior("regression")
-    rows = variants.recommended(task, LEARNING_RATE)
+    rows = sorted(variants.recommended(task, LEARNING_RATE), key=lambda row: row.label == RECOMMENDED)  # beside HMC
     frames: dict[int, dict[str, Members]] = {}
     stopped = threading.Event()
 
@@ -204,10 +208,10 @@ def write(result: Result, folder: Path) -> None:
         ("How they got there", html.image(film, "the members during training")),
         (
             "Try it on your own data",
-            html.text("A table with named columns, for example houses.csv with a column price:")
+            html.text(f"{BEFORE_NEXT}:")
             + html.commands(NEXT)
             + html.text(
-                "stein.toml explains every key; `stein methods` lists the methods, docs/findings.md compares them."
+                "stein.toml explains every key; stein methods lists the methods, docs/findings.md compares them."
             ),
         ),
     ]

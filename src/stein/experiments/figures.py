@@ -207,19 +207,19 @@ def results(name: str, preset: str, folder: Path, seeds: Sequence[int]) -> dict[
         task, posterior = make(), reference.posterior(task_name)
         rows: dict[str, dict[int, Numbers]] = {}
         kept: dict[str, list[int]] = {}
-        for variant in variants(name, preset, task):
-            old = (
-                before.get("tasks", {}).get(task_name, {"rows": {}})["rows"].get(variant.label, {"seeds": {}})["seeds"]
-            )
-            paths = {seed: cell_path(folder, task_name, variant.label, seed) for seed in seeds}
+        old_rows = before.get("tasks", {}).get(task_name, {"rows": {}})["rows"]
+        labels = [variant.label for variant in variants(name, preset, task)]
+        for label in dict.fromkeys([*labels, *(label for label in old_rows if not label.startswith("HMC"))]):
+            old = old_rows.get(label, {"seeds": {}})["seeds"]
+            paths = {seed: cell_path(folder, task_name, label, seed) for seed in seeds}
             cells = {
                 seed: judge(task, load_cell(path), posterior) if path.exists() else old[str(seed)]
                 for seed, path in paths.items()
                 if path.exists() or str(seed) in old
             }
             if cells:
-                rows[variant.label] = cells
-                kept[variant.label] = [seed for seed in cells if not paths[seed].exists()]
+                rows[label] = cells
+                kept[label] = [seed for seed in cells if not paths[seed].exists()]
         claims = [
             {"number": number, "larger": larger, "smaller": smaller}
             | paired(*([rows[label][seed][number] for seed in common] for label in (larger, smaller)))
@@ -266,13 +266,11 @@ def markdown(found: dict[str, Any]) -> str:
             made = {
                 label: [str(seed) for seed in row["seeds"] if seed not in part["kept"].get(label, ())]
                 for label, row in part["rows"].items()
-                if "HMC" not in label
+                if not label.startswith("HMC")
             }
             again = "; ".join(f"{label} (seed {', '.join(seeds)})" for label, seeds in made.items() if seeds)
-            lines += [
-                "",
-                f"Made last: {again or 'no ensemble'}. The other rows and seeds are those of the table before.",
-            ]
+            if again:
+                lines += ["", f"Made last: {again}. The other rows and seeds are those of the table before."]
         if part["claims"]:
             lines += ["", "| is it larger? | than | in | by | p |", "|---|---|---|---|---|"]
         for claim in part["claims"]:
@@ -294,16 +292,14 @@ def write(name: str, preset: str, folder: Path, seeds: Sequence[int] = ()) -> bo
 
 def _draw(found: dict[str, Any], folder: Path) -> bool:
     """figure.png of the last seed: the columns that both tasks have."""
-    seed = found["seeds"][-1]
-    shown: dict[str, dict[str, np.ndarray]] = {}
-    for task_name, make in toys.TASKS.items():
-        columns = [v.label for v in variants(found["figure"], found["preset"], make()) if v.column]
-        part = found["tasks"].get(task_name, {"rows": {}, "kept": {}})
-        if any(seed in part["kept"].get(label, ()) for label in columns):
-            return False
-        there = [label for label in columns if seed in part["rows"].get(label, {"seeds": {}})["seeds"]]
-        shown[task_name] = {label: load_cell(cell_path(folder, task_name, label, seed)) for label in there}
-    both = [label for label in shown["regression"] if label in shown["classification"]]
+    seed, tasks = found["seeds"][-1], found["tasks"]
+    columns = [v.label for v in variants(found["figure"], found["preset"], toys.regression()) if v.column]
+    rows = [tasks[task]["rows"] if task in tasks else {} for task in toys.TASKS]
+    both = [label for label in columns if all(label in of and seed in of[label]["seeds"] for of in rows)]
+    paths = {task: {label: cell_path(folder, task, label, seed) for label in both} for task in toys.TASKS}
+    if not all(path.exists() for of_task in paths.values() for path in of_task.values()):
+        return False
+    shown = {task: {label: load_cell(path) for label, path in of_task.items()} for task, of_task in paths.items()}
     functions = {label: shown["regression"][label][:, :, 0] for label in both}
     maps = {label: shown["classification"][label][:, : toys.SIDE**2].mean(axis=0) for label in both}
     regression, classification = toys.regression(), toys.classification()
