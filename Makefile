@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DEV    := $(VENV)/.installed-dev
+PIP     = $(BIN)/python -m pip install -q --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help install test test-long test-machines lint demo mutants crash-test bench clean
@@ -17,37 +19,42 @@ $(STAMP): pyproject.toml
 	        echo "error: $(PYTHON) is older than Python 3.11; try: make PYTHON=python3.12" >&2; exit 2; }; \
 	    echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip -q
-	@echo "installing stein and its tools into $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@echo "installing stein into $(VENV)"
+	@$(PIP) -e .
 	@touch $@
 
-install: $(STAMP)  ## .venv with stein and the development tools
+$(DEV): $(STAMP)
+	@echo "installing the development tools and every optional dependency into $(VENV)"
+	@$(PIP) -e '.[dev]'
+	@touch $@
 
-test: $(STAMP)  ## all tests but the long ones, and the examples in docstrings
+install: $(DEV)  ## .venv with stein and the development tools
+
+test: $(DEV)  ## all tests but the long ones, and the examples in docstrings
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
 	$(BIN)/python -m pytest --doctest-modules src
 
-test-long: $(STAMP)  ## the tests marked long, into results/test-long
+test-long: $(DEV)  ## the tests marked long, into results/test-long
 	STEIN_TEST_RESULTS=results/test-long/test-long.json $(BIN)/python -m pytest -n 2 --dist load -m long tests
 
-test-machines: $(STAMP)  ## the tests as on other machines: instruction sets, threads, load; into results/test-machines
+test-machines: $(DEV)  ## the tests as on other machines: instruction sets, threads, load; into results/test-machines
 	$(BIN)/python tests/machines.py $(CONFIGURATIONS)
 
-lint: $(STAMP)  ## ruff and mypy
+lint: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-demo: $(STAMP)  ## five ensembles beside the posterior, into demo/report.html
+demo: $(STAMP)  ## four ensembles beside the posterior, into demo/report.html
 	$(BIN)/stein demo
 
-mutants: $(STAMP)  ## plant bugs and see the tests catch them
+mutants: $(DEV)  ## plant bugs and see the tests catch them
 	$(BIN)/python tests/mutants.py
 
-crash-test: $(STAMP)  ## kill N training processes (300 unless given) and compare bytes
+crash-test: $(DEV)  ## kill N training processes (300 unless given) and compare bytes
 	$(BIN)/python tests/crash_test.py $(or $(N),300)
 
-bench: $(STAMP)  ## measure on a quiet machine (ROWS=P7: only that), into benchmarks/results.json
+bench: $(DEV)  ## measure on a quiet machine (ROWS=P7: only that), into benchmarks/results.json
 	$(BIN)/python benchmarks/bench.py $(ROWS)
 
 clean:  ## remove .venv and everything that can be made again

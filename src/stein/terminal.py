@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,20 +24,63 @@ def status(message: str) -> Any:
     return Console(stderr=True).status(message)
 
 
+Begin = Callable[[str, int], Callable[[int], None]]
+"""Called with the words for a piece of work and its length; returns what is told how much is done."""
+
+
 @contextlib.contextmanager
-def bars() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
-    """Progress bars on stderr: a call with words and a total makes one and returns what is told how much is done."""
+def bars(every: float = 5.0) -> Iterator[Begin]:
+    """Progress on stderr: bars on a terminal, elsewhere a line about all that is under way every few seconds."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        with _lines(every) as begin:
+            yield begin
+        return
     columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console) as bar:
 
-        def begin(words: str, total: int) -> Callable[[int], None]:
-            if not console.is_terminal:
-                print(words, file=sys.stderr, flush=True)
+        def begin_bar(words: str, total: int) -> Callable[[int], None]:
             task = bar.add_task(words, total=total)
             return lambda done: bar.update(task, completed=done)
 
+        yield begin_bar
+
+
+@contextlib.contextmanager
+def _lines(every: float) -> Iterator[Begin]:
+    """A thread prints, so that a line also comes while something compiles and reports nothing."""
+    under_way: dict[str, float] = {}
+    over = threading.Event()
+
+    def say(words: str) -> None:
+        with contextlib.suppress(OSError):  # a reader who left
+            print(words, file=sys.stderr, flush=True)
+
+    def repeat() -> None:
+        while not over.wait(every):
+            if under_way:
+                say(", ".join(f"{words} {share:.0%}" for words, share in list(under_way.items())))
+
+    def begin(words: str, total: int) -> Callable[[int], None]:
+        say(words)
+        under_way[words] = 0.0
+
+        def tick(done: int) -> None:
+            if words in under_way and done >= total:
+                del under_way[words]
+                say(f"{words} 100%")
+            elif words in under_way:
+                under_way[words] = done / total
+
+        return tick
+
+    printer = threading.Thread(target=repeat, daemon=True)
+    printer.start()
+    try:
         yield begin
+    finally:
+        over.set()
+        printer.join()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runs import stein
-from stein.experiments import reference, toys
+from stein.experiments import demo, reference, toys
 
 
 def test_demo_writes_a_report_that_needs_nothing_else(tmp_path: Path) -> None:
@@ -19,10 +19,16 @@ def test_demo_writes_a_report_that_needs_nothing_else(tmp_path: Path) -> None:
     page = (made / "report.html").read_text()
     assert re.findall(r'(?:src|href)="(?!data:)', page) == []
     numbers = json.loads((made / "numbers.json").read_text())
-    assert list(numbers) == ["DE", "w-SVGD", "f-SVGD", "fw-SVGD", "h-SVGD", "HMC, 20 draws"]
+    assert list(numbers) == ["DE", "w-SVGD", "h-SVGD", "fw-SVGD", "30 draws of the posterior"]
     for label, row in numbers.items():
         assert f"<td>{label}</td>" in page
         assert f"{row['E_std']:.2f}" in run.stdout
+    for label in ("DE", "w-SVGD", "fw-SVGD", "h-SVGD"):  # progress of each, though stderr is no terminal
+        assert f"{label} 100%" in run.stderr
+    floor = numbers.pop("30 draws of the posterior")
+    for sentence in demo.sentences(numbers, floor):
+        assert f"- {sentence}" in run.stdout
+    assert run.stdout.rstrip().endswith("stein evaluate runs/houses")
     assert (made / "training.gif").read_bytes()[:6] == b"GIF89a"
 
 

@@ -24,10 +24,9 @@ from stein.experiments import folder as folders
 from stein.experiments import run, signals
 from stein.experiments.run import use_compilation_cache
 from stein.experiments.schema import Config
+from stein.terminal import Begin
 
 Numbers = dict[str, float]
-Begin = Callable[[str, int], Callable[[int], None]]
-"""Called with the words for a piece of work and its length; returns what is told how much is done."""
 Cell = TypeVar("Cell")
 
 

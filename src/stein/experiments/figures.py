@@ -19,11 +19,12 @@ from jaxtyping import Float
 from stein import data, durable, predict, train
 from stein.ensembles import build
 from stein.experiments import reference, toys
-from stein.experiments.cells import Begin, Numbers, in_processes, paired, summary, with_error
+from stein.experiments.cells import Numbers, in_processes, paired, summary, with_error
 from stein.experiments.protocols import SEEDS
 from stein.experiments.toys import Task
 from stein.experiments.variants import SIZES, Size, Variant, variants
 from stein.report import plots
+from stein.terminal import Begin
 from stein.types import Particles
 
 
@@ -34,7 +35,7 @@ def run_cell(
     key_start, key_batches = jax.random.split(jax.random.key(seed))
     n, steps = max(2, round(task.particles * size.particles)), steps_of(task, variant, size)
     batches = data.Batches(task.x, task.y, task.batch_size, key_batches)
-    usual = {"learning_rate": task.learning_rate, "anneal": task.anneal}
+    annealed = {"anneal": task.anneal}
     hooks = tuple(hooks)
 
     def trained(method: str, options: Mapping[str, Any], weights: Particles | None = None) -> Particles:
@@ -43,8 +44,11 @@ def run_cell(
         state, _ = train.run(algorithm, state, batches, steps, chunk=min(steps, chunk), hooks=hooks)
         return predict.living(state.particles, state.alive)
 
-    weights = trained(variant.first, usual) if variant.first else None
-    return task.predict(trained(variant.method, usual | dict(variant.options), weights))
+    usual = {"learning_rate": task.learning_rate}
+    if not variant.first:
+        return task.predict(trained(variant.method, annealed | usual | dict(variant.options)))
+    weights = trained(variant.first, annealed | usual)
+    return task.predict(trained(variant.method, usual | dict(variant.options), weights))  # samples the whole posterior
 
 
 def steps_of(task: Task, variant: Variant, size: Size) -> int:
@@ -189,18 +193,33 @@ def noise_against_none(rows: Mapping[str, Mapping[int, Numbers]], other: Any, ta
 
 
 def results(name: str, preset: str, folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
-    """Every number of every cell that is there, with means, errors, and the strength of the claims."""
+    """Every number of every cell that is there, with means, errors, and the strength of the claims.
+
+    Numbers of the folder's table whose cells are not there any more stay and are named in ``kept``, so that a few rows
+    of a table can be made again without all the others.
+    """
+    before = _table_before(name, preset, folder)
+    seeds = sorted({*seeds, *before.get("seeds", ())})
     beside = folder.parent / "fig1" / "table.json"
     deterministic = json.loads(beside.read_bytes()) if name == "fig-stochastic" and beside.exists() else None
-    found: dict[str, Any] = {"figure": name, "preset": preset, "seeds": list(seeds), "tasks": {}}
+    found: dict[str, Any] = {"figure": name, "preset": preset, "seeds": seeds, "tasks": {}}
     for task_name, make in toys.TASKS.items():
         task, posterior = make(), reference.posterior(task_name)
         rows: dict[str, dict[int, Numbers]] = {}
-        for variant in variants(name, preset, task):
-            paths = {seed: cell_path(folder, task_name, variant.label, seed) for seed in seeds}
-            cells = {seed: judge(task, load_cell(path), posterior) for seed, path in paths.items() if path.exists()}
+        kept: dict[str, list[int]] = {}
+        old_rows = before.get("tasks", {}).get(task_name, {"rows": {}})["rows"]
+        labels = [variant.label for variant in variants(name, preset, task)]
+        for label in dict.fromkeys([*labels, *(label for label in old_rows if not label.startswith("HMC"))]):
+            old = old_rows.get(label, {"seeds": {}})["seeds"]
+            paths = {seed: cell_path(folder, task_name, label, seed) for seed in seeds}
+            cells = {
+                seed: judge(task, load_cell(path), posterior) if path.exists() else old[str(seed)]
+                for seed, path in paths.items()
+                if path.exists() or str(seed) in old
+            }
             if cells:
-                rows[variant.label] = cells
+                rows[label] = cells
+                kept[label] = [seed for seed in cells if not paths[seed].exists()]
         claims = [
             {"number": number, "larger": larger, "smaller": smaller}
             | paired(*([rows[label][seed][number] for seed in common] for label in (larger, smaller)))
@@ -216,8 +235,16 @@ def results(name: str, preset: str, folder: Path, seeds: Sequence[int]) -> dict[
                     label: {"mean ± error": summary(cells.values()), "seeds": cells} for label, cells in rows.items()
                 },
                 "claims": claims,
+                "kept": {label: kept_seeds for label, kept_seeds in kept.items() if kept_seeds},
             }
     return found
+
+
+def _table_before(name: str, preset: str, folder: Path) -> dict[str, Any]:
+    path = folder / "table.json"
+    before: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+    same = (before.get("figure"), before.get("preset")) == (name, preset)
+    return before if same else {}
 
 
 def markdown(found: dict[str, Any]) -> str:
@@ -235,6 +262,15 @@ def markdown(found: dict[str, Any]) -> str:
         for label, row in part["rows"].items():
             cells = [with_error(*numbers) for numbers in row["mean ± error"].values()]
             lines.append(f"| {label} | {len(row['seeds'])} | " + " | ".join(cells) + " |")
+        if part["kept"]:
+            made = {
+                label: [str(seed) for seed in row["seeds"] if seed not in part["kept"].get(label, ())]
+                for label, row in part["rows"].items()
+                if not label.startswith("HMC")
+            }
+            again = "; ".join(f"{label} (seed {', '.join(seeds)})" for label, seeds in made.items() if seeds)
+            if again:
+                lines += ["", f"Made last: {again}. The other rows and seeds are those of the table before."]
         if part["claims"]:
             lines += ["", "| is it larger? | than | in | by | p |", "|---|---|---|---|---|"]
         for claim in part["claims"]:
@@ -243,24 +279,27 @@ def markdown(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(name: str, preset: str, folder: Path, seeds: Sequence[int] = ()) -> None:
-    """table.json, table.md and figure.png of the cells that are there; the figure shows the last seed."""
-    seeds = tuple(seeds) or SIZES[preset].seeds
-    found = results(name, preset, folder, seeds)
+def write(name: str, preset: str, folder: Path, seeds: Sequence[int] = ()) -> bool:
+    """table.json, table.md and figure.png of the cells that are there; the figure shows the last seed.
+
+    Returns whether the figure was drawn: it is left as it is where a cell of one of its columns is not there.
+    """
+    found = results(name, preset, folder, tuple(seeds) or SIZES[preset].seeds)
     durable.replace(folder / "table.json", (json.dumps(found, indent=1) + "\n").encode())
     durable.replace(folder / "table.md", markdown(found).encode())
-    if name != "ablation":
-        _draw(name, preset, folder, seeds[-1])
+    return name != "ablation" and _draw(found, folder)
 
 
-def _draw(name: str, preset: str, folder: Path, seed: int) -> None:
-    """figure.png of one seed: the columns that both tasks have."""
-    shown: dict[str, dict[str, np.ndarray]] = {}
-    for task_name, make in toys.TASKS.items():
-        columns = [variant for variant in variants(name, preset, make()) if variant.column]
-        paths = {variant.label: cell_path(folder, task_name, variant.label, seed) for variant in columns}
-        shown[task_name] = {label: load_cell(path) for label, path in paths.items() if path.exists()}
-    both = [label for label in shown["regression"] if label in shown["classification"]]
+def _draw(found: dict[str, Any], folder: Path) -> bool:
+    """figure.png of the last seed: the columns that both tasks have."""
+    seed, tasks = found["seeds"][-1], found["tasks"]
+    columns = [v.label for v in variants(found["figure"], found["preset"], toys.regression()) if v.column]
+    rows = [tasks[task]["rows"] if task in tasks else {} for task in toys.TASKS]
+    both = [label for label in columns if all(label in of and seed in of[label]["seeds"] for of in rows)]
+    paths = {task: {label: cell_path(folder, task, label, seed) for label in both} for task in toys.TASKS}
+    if not all(path.exists() for of_task in paths.values() for path in of_task.values()):
+        return False
+    shown = {task: {label: load_cell(path) for label, path in of_task.items()} for task, of_task in paths.items()}
     functions = {label: shown["regression"][label][:, :, 0] for label in both}
     maps = {label: shown["classification"][label][:, : toys.SIDE**2].mean(axis=0) for label in both}
     regression, classification = toys.regression(), toys.classification()
@@ -272,3 +311,4 @@ def _draw(name: str, preset: str, folder: Path, seed: int) -> None:
         maps | {"HMC": reference.posterior("classification").mean},
         (classification.x, classification.y),
     ).savefig(folder / "figure.png", dpi=160)
+    return True

@@ -138,10 +138,10 @@ def publish(task: Task, draws: Draws, folder: Path, length: Length) -> dict[str,
         functions = draws.said[..., 0]
         most, mean = 1600, functions.mean(axis=(0, 1))
     else:
-        mean = draws.said[:, :, : toys.SIDE**2].mean(axis=(0, 1))
+        mean = draws.said[:, :, : toys.SIDE**2].mean(axis=(0, 1), dtype=float)
         functions = draws.said[:, :, toys.SIDE**2 :]
         most = 160
-        about |= {"floor": _floor(task, draws.said, mean)}
+        about |= {"floor": _floor(task, draws.said, mean), "floor_against": "the mean of the other draws"}
     about |= _diagnosis(functions, draws.facts)
     each = most // len(functions)
     kept = functions[:, np.linspace(0, functions.shape[1] - 1, each).round().astype(int)]
@@ -159,11 +159,19 @@ def publish(task: Task, draws: Draws, folder: Path, length: Length) -> dict[str,
 
 
 def _floor(task: Task, probabilities: np.ndarray, mean: np.ndarray, repeats: int = 5) -> list[dict[str, float]]:
-    """How near to all draws as many as the ensemble has members come: no ensemble can do better."""
+    """How near to all other draws as many as the ensemble has members come: no ensemble can do better.
+
+    ``mean`` is that of all draws on the plane; without the chosen ones it is that of the others.
+    """
     flat = probabilities.reshape(-1, *probabilities.shape[2:])
     random = np.random.default_rng(0)
-    choices = [random.choice(len(flat), task.particles, replace=False) for _ in range(repeats)]
-    return [toys.compare_classification(flat[chosen], mean) for chosen in choices]
+    found = []
+    for _ in range(repeats):
+        chosen = flat[random.choice(len(flat), task.particles, replace=False)]
+        taken = chosen[:, : len(mean)].sum(axis=0, dtype=float)
+        others = (len(flat) * mean.astype(float) - taken) / (len(flat) - len(chosen))
+        found.append(toys.compare_classification(chosen, np.clip(others, 0, 1)))
+    return found
 
 
 def _diagnosis(functions: np.ndarray, facts: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Size(NamedTuple):
 
 
 SSGE = {"functional_prior": functional_priors.on_points(functional_priors.ssge(draws=50), 10)}
+EXACT = {"repulsion": rules.exact(energy=1.0)}  # all directions: nothing is left out
 
 DETERMINISTIC = (
     Variant("DE", "de", column=True),
@@ -44,8 +45,8 @@ DETERMINISTIC = (
     Variant("fw-SVGD", "fw-svgd-l", column=True),
     Variant("h-SVGD", "h-svgd-l", column=True),
     Variant("f-SVGD, no prior", "f-svgd"),
-    Variant("fw-SVGD, exact", "fw-svgd-l", {"repulsion": "exact"}),
-    Variant("h-SVGD, exact", "h-svgd-l", {"repulsion": "exact"}),
+    Variant("fw-SVGD, exact", "fw-svgd-l", EXACT),
+    Variant("h-SVGD, exact", "h-svgd-l", EXACT),
 )
 
 
@@ -69,13 +70,13 @@ def variants(figure: str, preset: str, task: Task) -> tuple[Variant, ...]:
         return _ablation(task)
     corrected = preset == "corrected"
     if figure == "fig1":
-        return _recommended(task) if corrected else DETERMINISTIC
+        return recommended(task, min(task.learning_rate, 1e-3)) if corrected else DETERMINISTIC
     return _corrected_noise(task) if corrected else PUBLISHED_NOISE
 
 
-def _recommended(task: Task) -> tuple[Variant, ...]:
+def recommended(task: Task, learning_rate: float) -> tuple[Variant, ...]:
     """What came closest to the posterior in the ablation: a point in the box, and steps that members can follow."""
-    point, rate = in_the_box_of(task, 1), {"learning_rate": min(task.learning_rate, 1e-3)}
+    point, rate = in_the_box_of(task, 1), {"learning_rate": learning_rate}
     return (
         *DETERMINISTIC[:2],
         Variant("fw-SVGD", "fw-svgd-l", rate, point, column=True),
@@ -146,7 +147,7 @@ def _ablation(task: Task) -> tuple[Variant, ...]:
         Variant("2 points in the box", "fw-svgd-l", target=two),
         Variant("4 points in the box", "fw-svgd-l", target=four),
         Variant("4 points everywhere", "fw-svgd-l", target=extra_points([0.0], [7.0], 4)),
-        Variant("4 points in the box, exact", "fw-svgd-l", {"repulsion": "exact"}, four),
+        Variant("4 points in the box, exact", "fw-svgd-l", EXACT, four),
         Variant("h-SVGD, 4 points in the box", "h-svgd-l", target=four),
         Variant("f-SVGD, 4 points in the box", "f-svgd",
                 target=four | {"functional_prior": functional_priors.moment_matched()}),

@@ -11,7 +11,9 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 img { max-width: 100%; } code { background: #eef2f5; padding: .1em .3em; border-radius: 3px; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .25rem .8rem; border-bottom: 1px solid #d9e0e6; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; white-space: nowrap; }
+dt { font-weight: 600; margin-top: .5rem; } dd { margin-left: 1.2rem; }
+pre { background: #eef2f5; padding: .7rem 1rem; border-radius: 4px; overflow-x: auto; }
 """
 
 
@@ -26,6 +28,19 @@ def page(title: str, sections: Iterable[tuple[str, str]]) -> str:
 
 def text(paragraph: str) -> str:
     return f"<p>{escape(paragraph)}</p>"
+
+
+def items(sentences: Iterable[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences) + "</ul>"
+
+
+def terms(explained: Iterable[tuple[str, str]]) -> str:
+    """Words and what they mean."""
+    return "<dl>" + "".join(f"<dt>{escape(word)}</dt><dd>{escape(said)}</dd>" for word, said in explained) + "</dl>"
+
+
+def commands(lines: Iterable[str]) -> str:
+    return "<pre>" + escape("\n".join(lines)) + "</pre>"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -26,6 +26,12 @@ def regression(grid: np.ndarray, members: Mapping[str, np.ndarray], x: np.ndarra
     for axis, (method, functions) in zip(axes.flat, members.items(), strict=False):
         _regression_panel(axis, grid, functions, x, y)
         axis.set_title(method)
+    for axis in axes.flat[: len(members) - columns]:
+        axis.set_xlabel("")
+    for axis in axes.flat[
+        len(members) - columns : len(members)
+    ]:  # the lowest of each column, which sharex may not know
+        axis.tick_params(labelbottom=True)
     _legend(figure, axes[0, 0])
     return figure
 
