@@ -1,23 +1,21 @@
 """A config's words turned into the objects that they name. Only what is listed here can be named."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import optax
 
 from stein import data, ensembles, functional_priors, kernels, likelihoods, models, priors, rules, schedules, targets
-from stein.experiments import images
-from stein.experiments.schema import IMAGES, WITH_WEIGHT_DECAY, Config, Data
+from stein.experiments import dataset
+from stein.experiments.dataset import Loaded
+from stein.experiments.schema import FORMER, WITH_WEIGHT_DECAY, Config
 from stein.types import Model
 
-BUILT_IN: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
-    "regression-1d": data.regression_1d,
-    "classification-2d": data.classification_2d,
-}
 ACTIVATIONS: dict[str, Callable] = {
     "relu": jax.nn.relu,
     "tanh": jnp.tanh,
@@ -44,21 +42,7 @@ OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "lion": optax.lion,
     "lamb": optax.lamb,
 }
-MOST_CLASSES = 1000  # whole numbers above this are more likely prices than classes
-
-
-class Loaded(NamedTuple):
-    """The data of a run in its precision, and what a prediction must know of how they were read."""
-
-    train: data.Arrays
-    test: data.Arrays | None
-    standardiser: data.Standardiser | None
-
-    def with_floating_targets(self) -> "Loaded":
-        def floating(part: data.Arrays) -> data.Arrays:
-            return part._replace(y=part.y.astype(part.x.dtype))
-
-        return self._replace(train=floating(self.train), test=self.test and floating(self.test))
+MOST_IN_A_BATCH = 256  # of a table, unless the config says otherwise
 
 
 class Parts(NamedTuple):
@@ -71,14 +55,19 @@ class Parts(NamedTuple):
     data: Loaded
 
 
-def assemble(config: Config) -> Parts:
-    """The parts of a run. Data that the config's model or likelihood cannot take is a ``ValueError``."""
-    loaded = load(config)
-    likelihood = _likelihood(config, loaded.train.y)
-    if likelihood.name != "categorical":  # regression on whole numbers
-        loaded = loaded.with_floating_targets()
+def assemble(
+    config: Config, before: Mapping[str, Any] | None = None, changed: Callable[[str], None] | None = None
+) -> Parts:
+    """The parts of a run. Data that the config's model or likelihood cannot take is a ``ValueError``.
+
+    Args:
+        before, changed: as in :func:`stein.experiments.dataset.load`.
+    """
+    loaded = dataset.load(config, before, changed)
+    config = without_auto(config, len(loaded.train.x))
+    likelihood = _likelihood(config, loaded)
     x, y, _ = loaded.train
-    model = _model(config, likelihood, x, y)
+    model = _model(config, likelihood, loaded)
     target = targets.posterior(
         model,
         likelihood,
@@ -102,7 +91,7 @@ def assemble(config: Config) -> Parts:
         **_rule_options(config),
     )
     target.check(x, y)
-    size = config.train.batch_size
+    size = int(config.train.batch_size)  # no longer "auto"
     if size > len(x):
         raise ValueError(f"train.batch_size = {size}: the training data has {len(x)} rows; 0 uses all in every step")
     key = jax.random.fold_in(jax.random.key(config.train.seed), 1)
@@ -110,51 +99,57 @@ def assemble(config: Config) -> Parts:
     return Parts(model, likelihood, algorithm, batches, loaded)
 
 
-def load(config: Config) -> Loaded:
-    """Read, hold out, standardise and cast, in this order."""
-    section = config.data
-    train, test = images.load(section, config.model.name == "mlp") if section.name in IMAGES else _points(section)
-    standardiser = data.standardiser(train.x) if section.standardise else None
-    precision = np.dtype(config.train.precision)
+def in_units(likelihood: likelihoods.Likelihood, loaded: Loaded) -> tuple[likelihoods.Likelihood, Callable]:
+    """A likelihood of targets in their own units, for numbers that people read; and what makes such targets.
 
-    def ready(part: data.Arrays) -> data.Arrays:
-        x = part.x if standardiser is None else standardiser(part.x)
-        y = part.y.astype(precision if np.issubdtype(part.y.dtype, np.floating) else np.int32)
-        return data.Arrays(x.astype(precision, copy=False), y, part.labels)
+    Only differences and densities count: the targets are scaled and not shifted, which would cost digits.
+    """
+    units = loaded.units
+    if units is None:
+        return likelihood, lambda y: y
+    scale = units.scale[None].astype(loaded.train.x.dtype)
 
-    return Loaded(ready(train), ready(test) if len(test.x) else None, standardiser)
+    def log_prob(outputs: jax.Array, y: jax.Array) -> jax.Array:
+        return likelihood.log_prob(outputs, y / scale) - float(np.log(units.scale).sum())
 
-
-def _points(section: Data) -> tuple[data.Arrays, data.Arrays]:
-    """Training and test points of a built-in set or the user's own."""
-    if section.name:
-        arrays = data.Arrays(*BUILT_IN[section.name](section.seed))
-    elif section.file:
-        arrays = data.load_arrays(section.file, section.target)
-    else:
-        arrays = data.load_pair(section.inputs, section.targets)
-    train, test = data.split(arrays.x, arrays.y, section.test_fraction, section.seed)
-    return train._replace(labels=arrays.labels), test._replace(labels=arrays.labels)
+    means = likelihood.features["outputs"]
+    features = {"outputs": means._replace(forward=lambda outputs: means.forward(outputs) * scale)}
+    return likelihood._replace(log_prob=log_prob, features=features), lambda y: y.reshape(len(y), -1) * scale
 
 
-def _likelihood(config: Config, y: np.ndarray) -> likelihoods.Likelihood:
-    name = config.likelihood.name
-    if name == "auto":
-        name = "categorical" if np.issubdtype(y.dtype, np.integer) else "gaussian"
-        if name == "categorical" and not 0 <= y.min() <= y.max() < MOST_CLASSES:
-            raise ValueError(
-                f"likelihood.name = 'auto': the targets are whole numbers from {y.min()} to {y.max()}; "
-                f"set 'gaussian' for regression, or number the classes from 0"
-            )
-    if name == "categorical":
+def without_auto(config: Config, rows: int) -> Config:
+    """What "auto" means for the data of a run."""
+    sigma, size, schedule = config.likelihood.sigma, config.train.batch_size, config.optimiser.schedule
+    meant = FORMER
+    if config.is_table:
+        meant = {
+            "likelihood.sigma": "learned",
+            "train.batch_size": MOST_IN_A_BATCH if rows > MOST_IN_A_BATCH else 0,
+            "optimiser.schedule": "cosine",
+        }
+    replace = msgspec.structs.replace
+    return replace(
+        config,
+        likelihood=replace(config.likelihood, sigma=meant["likelihood.sigma"] if sigma == "auto" else sigma),
+        train=replace(config.train, batch_size=meant["train.batch_size"] if size == "auto" else size),
+        optimiser=replace(config.optimiser, schedule=meant["optimiser.schedule"] if schedule == "auto" else schedule),
+    )
+
+
+def _likelihood(config: Config, loaded: Loaded) -> likelihoods.Likelihood:
+    if loaded.kind == "categorical":
         return likelihoods.categorical()
-    if name == "heteroscedastic":
+    if loaded.kind == "heteroscedastic":
         return likelihoods.heteroscedastic()
-    return likelihoods.gaussian(None if config.likelihood.sigma == "learned" else config.likelihood.sigma)
+    sigma = config.likelihood.sigma
+    if isinstance(sigma, str):
+        return likelihoods.gaussian(None)
+    return likelihoods.gaussian(sigma if loaded.units is None else sigma / float(loaded.units.scale[0]))
 
 
-def _model(config: Config, likelihood: likelihoods.Likelihood, x: np.ndarray, y: np.ndarray) -> Model:
-    classes = int(y.max()) + 1 if likelihood.name == "categorical" else 0
+def _model(config: Config, likelihood: likelihoods.Likelihood, loaded: Loaded) -> Model:
+    x, y, _ = loaded.train
+    classes = loaded.classes
     outputs = classes or int(np.prod(y.shape[1:])) + (likelihood.name == "heteroscedastic gaussian")
     if config.model.name == "resnet32":
         if x.ndim != 4 or not classes:

@@ -114,7 +114,7 @@ def check_folder(plan: Plan, folder: Path) -> None:
     """The trials that are there already must be those of this search."""
     for trial in plan.trials:
         file = trial.place(folder) / "config.toml"
-        if file.exists() and configs.load(file) != trial.config:
+        if file.exists() and configs.load_run(file) != trial.config:
             raise ValueError(f"{file}: is not trial {trial.name} of this search; use another --out")
 
 
