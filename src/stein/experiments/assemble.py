@@ -71,7 +71,7 @@ def assemble(
     target = targets.posterior(
         model,
         likelihood,
-        PRIORS[config.prior.name](config.prior.scale),
+        PRIORS[config.prior.name](float(config.prior.scale)),
         len(x),
         measurement=targets.Measurement(config.method.measurement),
         functional_prior=_functional_prior(config),
@@ -118,22 +118,23 @@ def in_units(likelihood: likelihoods.Likelihood, loaded: Loaded) -> tuple[likeli
 
 
 def without_auto(config: Config, rows: int) -> Config:
-    """What "auto" means for the data of a run."""
-    sigma, size, schedule = config.likelihood.sigma, config.train.batch_size, config.optimiser.schedule
+    """What "auto" means for the data of a run, outside the section ``data``."""
     meant = FORMER
     if config.is_table:
         meant = {
             "likelihood.sigma": "learned",
+            # Of a few hundred rows a network can learn every one, and the noise that is learned with it goes to zero;
+            # weights of this size leave it near what other rows show (docs/data.md).
+            "prior.scale": 0.2,
             "train.batch_size": MOST_IN_A_BATCH if rows > MOST_IN_A_BATCH else 0,
             "optimiser.schedule": "cosine",
         }
-    replace = msgspec.structs.replace
-    return replace(
-        config,
-        likelihood=replace(config.likelihood, sigma=meant["likelihood.sigma"] if sigma == "auto" else sigma),
-        train=replace(config.train, batch_size=meant["train.batch_size"] if size == "auto" else size),
-        optimiser=replace(config.optimiser, schedule=meant["optimiser.schedule"] if schedule == "auto" else schedule),
-    )
+    sections: dict[str, Any] = {}
+    for name in ("likelihood.sigma", "prior.scale", "train.batch_size", "optimiser.schedule"):
+        section, _, key = name.partition(".")
+        if getattr(getattr(config, section), key) == "auto":
+            sections[section] = msgspec.structs.replace(getattr(config, section), **{key: meant[name]})
+    return msgspec.structs.replace(config, **sections)
 
 
 def _likelihood(config: Config, loaded: Loaded) -> likelihoods.Likelihood:

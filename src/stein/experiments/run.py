@@ -23,7 +23,7 @@ from stein.ensembles import State
 from stein.experiments import config as configs
 from stein.experiments import dataset
 from stein.experiments import folder as folders
-from stein.experiments.assemble import Parts, assemble, in_units
+from stein.experiments.assemble import Parts, assemble, in_units, without_auto
 from stein.experiments.signals import StoppedError
 from stein.untrusted import CheckpointError
 
@@ -328,6 +328,7 @@ def _commit() -> str:
 
 def _card(config: configs.Config, parts: Parts, numbers: dict[str, Any], alive: list[int]) -> str:
     """The model card: what this is, what it was trained on, how good it is, what it is not good for."""
+    config = without_auto(config, parts.batches.num_data)
     method = rules.lookup(config.method.name)
     source = config.data.name or config.data.file or config.data.inputs
     rows = parts.batches.num_data

@@ -154,7 +154,10 @@ class Prior(Struct, frozen=True):
     """What is believed of the weights before any data."""
 
     name: Annotated[Literal["normal", "laplace"], about("independent over the weights")] = "normal"
-    scale: Annotated[Positive, about("standard deviation (normal) or diversity (laplace)")] = 1.0
+    scale: Annotated[
+        Literal["auto"] | Positive,
+        about("standard deviation (normal) or diversity (laplace); auto: 0.2 for tables, else 1"),
+    ] = "auto"
 
 
 class Train(Struct, frozen=True):
@@ -273,6 +276,7 @@ FORMER: dict[str, Any] = {
     "data.standardise_targets": False,
     "data.reading": "as-before",
     "likelihood.sigma": 1.0,
+    "prior.scale": 1.0,
     "train.batch_size": 0,
     "optimiser.schedule": "constant",
 }
