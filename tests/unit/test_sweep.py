@@ -61,7 +61,9 @@ def test_equals_go_by_their_number(tmp_path):
     assert sweep.write(tmp_path, searched(tmp_path, "test_nll", [0.5, 0.25, 0.25]), "")["trial"] == "001"
 
 
-@pytest.mark.parametrize(("data", "words"), [("digits", "no trial has read the test images"), ("toy", "the test points had no part in it")])
+@pytest.mark.parametrize(
+    ("data", "words"), [("digits", "no trial has read the test images"), ("toy", "the test points had no part in it")]
+)
 def test_the_table_says_what_its_numbers_are_of(data, words, tmp_path):
     """Sees held-out points that the choice has used sold as a test."""
     sweep.write(tmp_path, searched(tmp_path, "test_nll", [0.5, 0.25], data), "")

@@ -47,22 +47,23 @@ def difference(before: dict[str, Any], table: Table) -> str:
         return f"the target column is {now['target']!r}, before {before.get('target')!r}"
     more = now["rows"] - before.get("rows", 0)
     if more:
-        same = ""
+        others = ""
         if more > 0:
             rows = before["rows"]
             parts = None if table.parts is None else table.parts[:rows]
             first = facts(table._replace(x=table.x[:rows], y=table.y[:rows], parts=parts))
-            same = ", appended to the same rows" if first["digest"] == before["digest"] else ", and others changed"
-        return f"it has {abs(more)} rows {'more' if more > 0 else 'fewer'}{same}"
-    if now["any_order"] and now["any_order"] == before.get("any_order"):
+            others = ", appended to the same rows" if first["digest"] == before["digest"] else ", and others changed"
+        return f"it has {abs(more)} rows {'more' if more > 0 else 'fewer'}{others}"
+    same = [now[key] == before.get(key) for key in ("values", "targets")]
+    if not all(same) and now["any_order"] and now["any_order"] == before.get("any_order"):
         return "the same rows are in another order"
     changed = [name for name, digest in now["columns"].items() if digest != before.get("columns", {}).get(name)]
     if sorted(now["columns"].values()) == sorted(before.get("columns", {}).values()) and changed:
         return f"the values of columns {_some(changed)} are exchanged"
     words = []
-    if now["values"] != before.get("values"):
+    if not same[0]:
         words.append("input values changed" + (f" in {_some(changed)}" if changed else ""))
-    if now["targets"] != before.get("targets"):
+    if not same[1]:
         words.append("target values changed")
     return " and ".join(words) or "the split column changed"
 
