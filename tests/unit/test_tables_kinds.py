@@ -52,7 +52,7 @@ DOUBTFUL = {
 @pytest.mark.parametrize("case", DOUBTFUL)
 def test_doubtful_targets_are_refused_with_what_settles_them(case):
     """Sees integer prices that become classes, a class for every "24.0 €", and labels 0.0 and 1.0 as numbers."""
-    with pytest.raises(ValueError, match="'price': numbers or classes?") as refused:
+    with pytest.raises(ValueError, match=r"'price': numbers or classes\?") as refused:
         kinds.decide(DOUBTFUL[case], AUTO, "price")
     words = str(refused.value)
     assert "\n" not in words

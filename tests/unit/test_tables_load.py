@@ -13,9 +13,10 @@ from stein.experiments.assemble import assemble, in_units, without_auto
 RANDOM = np.random.default_rng(0)
 
 
-def houses(rows=120, scale=1000.0):
-    x = RANDOM.normal(size=(rows, 3))
-    return x, 5e4 + scale * (x[:, 0] + 0.1 * RANDOM.normal(size=rows))
+def houses(rows=120):
+    random = np.random.default_rng(rows)
+    x = random.normal(size=(rows, 3))
+    return x, 5e4 + 1000 * (x[:, 0] + 0.1 * random.normal(size=rows))
 
 
 def csv(path, x, y, names="abc"):
@@ -95,7 +96,7 @@ def test_a_test_file_is_matched_by_name(tmp_path):
     np.testing.assert_array_equal(loaded.test.x, loaded.train.x[:7])
     np.testing.assert_array_equal(loaded.test.y, loaded.train.y[:7])
     csv(tmp_path / "test.csv", x[:7], y[:7], "abd")
-    with pytest.raises(ValueError, match="test.csv: column 'd': is not an input of the run"):
+    with pytest.raises(ValueError, match=r"test\.csv: column 'd': is not an input of the run"):
         load(tmp_path, test_file="test.csv")
 
 
@@ -113,7 +114,7 @@ def test_a_split_column_says_which_rows_are_what(tmp_path):
 
 
 def test_choices_have_a_part_of_their_own(tmp_path):
-    """Early stopping and the best checkpoint ask for a tenth of the training rows. Sees them choose by the test part."""
+    """Early stopping and the best checkpoint ask for a tenth of the training rows. Sees the test rows used twice."""
     csv(tmp_path / "own.csv", *houses())
     sizes = {
         "": (108, None),
@@ -158,7 +159,7 @@ def test_uci_tables_by_name(monkeypatch, tmp_path):
     assert list(made) == [7]
     assert (loaded.kind, len(loaded.train.x), len(loaded.test.x)) == ("gaussian", 20, 10)
     assert dataset.describe(loaded) == "regression on 'uci-yacht': 20 + 10 rows, 3 inputs"
-    with pytest.raises(config.ConfigError, match="data.split: is for UCI tables"):
+    with pytest.raises(config.ConfigError, match=r"data\.split: is for UCI tables"):
         chosen(tmp_path, name="regression-1d", split=7)
 
 
@@ -197,8 +198,8 @@ def test_what_auto_means_for_a_table(tmp_path):
 
 @pytest.mark.parametrize("sigma", ['"learned"', "250.0"])
 def test_numbers_during_training_are_in_the_targets_units(sigma, tmp_path):
-    """NLL with its log-scale term and RMSE against NumPy in the units of the file. Sees numbers of standardised targets,
-    and a sigma that is not in the units of the targets."""
+    """NLL with its log-scale term and RMSE against NumPy in the units of the file. Sees numbers of standardised
+    targets, and a sigma that is not in the units of the targets."""
     x, y = houses()
     csv(tmp_path / "own.csv", x, y)
     settings = own(tmp_path, f'[likelihood]\nsigma = {sigma}\n[train]\nprecision = "float64"\n[model]\nhidden = [5]')
