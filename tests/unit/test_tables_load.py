@@ -135,7 +135,7 @@ def test_toys_get_a_validation_part_too_and_nothing_else(tmp_path):
     parts = assemble(plain)
     assert (len(parts.data.train.x), len(parts.data.test.x)) == (81, 9)
     assert parts.data.standardiser is parts.data.units is parts.data.validation is None
-    meant = without_auto(plain, 81)
+    meant = without_auto(plain, parts.data)
     assert (meant.likelihood.sigma, meant.train.batch_size, meant.optimiser.schedule) == (1.0, 0, "constant")
     assert meant.prior.scale == 1.0
     assert parts.likelihood.name == "gaussian"
@@ -188,7 +188,8 @@ def test_what_auto_means_for_a_table(tmp_path):
     parts = assemble(settings)
     assert parts.likelihood.name == "gaussian, learned sigma"
     assert parts.batches.size == 256
-    assert without_auto(settings, 360).optimiser.schedule == "cosine"
+    meant = without_auto(settings, parts.data)
+    assert (meant.optimiser.schedule, meant.prior.scale) == ("cosine", 0.2)
     x, y, _ = parts.data.train
     for values in (x, y):
         np.testing.assert_allclose([values.mean(axis=0).max(), values.std(axis=0).max()], [0, 1], atol=1e-5)

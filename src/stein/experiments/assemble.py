@@ -64,7 +64,7 @@ def assemble(
         before, changed: as in :func:`stein.experiments.dataset.load`.
     """
     loaded = dataset.load(config, before, changed)
-    config = without_auto(config, len(loaded.train.x))
+    config = without_auto(config, loaded)
     likelihood = _likelihood(config, loaded)
     x, y, _ = loaded.train
     model = _model(config, likelihood, loaded)
@@ -117,7 +117,7 @@ def in_units(likelihood: likelihoods.Likelihood, loaded: Loaded) -> tuple[likeli
     return likelihood._replace(log_prob=log_prob, features=features), lambda y: y.reshape(len(y), -1) * scale
 
 
-def without_auto(config: Config, rows: int) -> Config:
+def without_auto(config: Config, loaded: Loaded) -> Config:
     """What "auto" means for the data of a run, outside the section ``data``."""
     meant = FORMER
     if config.is_table:
@@ -125,8 +125,8 @@ def without_auto(config: Config, rows: int) -> Config:
             "likelihood.sigma": "learned",
             # Of a few hundred rows a network can learn every one, and the noise that is learned with it goes to zero;
             # weights of this size leave it near what other rows show (docs/data.md).
-            "prior.scale": 0.2,
-            "train.batch_size": MOST_IN_A_BATCH if rows > MOST_IN_A_BATCH else 0,
+            "prior.scale": 0.5 if loaded.kind == "categorical" else 0.2,
+            "train.batch_size": MOST_IN_A_BATCH if len(loaded.train.x) > MOST_IN_A_BATCH else 0,
             "optimiser.schedule": "cosine",
         }
     sections: dict[str, Any] = {}

@@ -225,7 +225,7 @@ def _regression(finished: Finished, test: data.Arrays, others: dict[str, np.ndar
     outputs = _predict(finished, test.x, link=None).astype(float)
     scale, mean = (1.0, 0.0) if loaded.units is None else (loaded.units.scale, loaded.units.mean)
     if finished.parts.likelihood.name == "gaussian":
-        chosen = without_auto(finished.config, len(loaded.train.x)).likelihood.sigma
+        chosen = without_auto(finished.config, loaded).likelihood.sigma
         means, sigmas = outputs * scale + mean, np.full_like(outputs, chosen)
     else:  # the last output is log sigma
         means = outputs[:, :, :-1] * scale + mean

@@ -328,7 +328,7 @@ def _commit() -> str:
 
 def _card(config: configs.Config, parts: Parts, numbers: dict[str, Any], alive: list[int]) -> str:
     """The model card: what this is, what it was trained on, how good it is, what it is not good for."""
-    config = without_auto(config, parts.batches.num_data)
+    config = without_auto(config, parts.data)
     method = rules.lookup(config.method.name)
     source = config.data.name or config.data.file or config.data.inputs
     rows = parts.batches.num_data
