@@ -156,9 +156,7 @@ class Prior(Struct, frozen=True):
     name: Annotated[Literal["normal", "laplace"], about("independent over the weights")] = "normal"
     scale: Annotated[
         Literal["auto"] | Positive,
-        about(
-            "standard deviation (normal) or diversity (laplace); auto: 0.2 for regression on tables, 0.5 for their classes, else 1"
-        ),
+        about("standard deviation (normal) or diversity (laplace); auto: for tables 0.2, with classes 0.5, else 1"),
     ] = "auto"
 
 
