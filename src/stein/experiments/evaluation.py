@@ -143,7 +143,7 @@ def run(
         numbers, curves, drawn = _classification(finished, test, others, corruption)
     else:
         if corruption:
-            raise ValueError(f"--corruption: is for classifiers of images; {folder} is a regression")
+            raise ValueError(f"--corruption: is for classifiers; {folder} is a regression")
         numbers, curves, drawn = _regression(finished, test, others)
     numbers |= dataset.baseline(loaded, test)
     found = about | {name: value if math.isfinite(value) else None for name, value in numbers.items()}
