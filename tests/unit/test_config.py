@@ -26,8 +26,12 @@ CHANGED = """
 [data]
 file = "täble.csv"
 target = "price of \\"it\\""
+test_file = "test.csv"
 test_fraction = 0.25
+validation_fraction = 0.2
 standardise = true
+standardise_targets = false
+reading = "as-before"
 seed = 4294967295
 [method]
 name = "fw-svgd"
@@ -106,11 +110,11 @@ def test_every_key_can_be_changed_and_survives_the_dump():
     changed = config.parse(CHANGED)
     values, defaults = (flat(tomllib.loads(config.dump(c))) for c in (changed, DEFAULTS))
     same = [name for name in DOTTED if values[name] == defaults[name]]
-    # These would contradict data.file, and others; test_method_keys.py changes them.
+    # These would contradict data.file or data.test_file, and others; test_method_keys.py changes them.
     images = ["data.folder", "data.classes", "data.most_test", "data.validate"]
     frozen = ["method.freeze_bandwidth_after", "method.freeze_preconditioner_after"]
     others = [*frozen, "method.gp_scale", "method.gp_length", "likelihood.center_logits"]
-    assert same == ["data.inputs", "data.targets", *images, *others]
+    assert same == ["data.inputs", "data.targets", "data.split_column", "data.split", *images, *others]
     assert config.parse(config.dump(changed)) == changed
     assert flat(tomllib.loads(CHANGED)).items() <= values.items()
 
@@ -248,9 +252,10 @@ def test_names_are_functions(name, module):
 
 
 def test_data_sets_are_points_that_are_made_and_images_that_can_be_found():
-    points = [name for name in options("data.name") if name not in schema.IMAGES]
+    points = [name for name in options("data.name") if name not in (*schema.IMAGES, *schema.UCI)]
     assert all(callable(getattr(data, name.replace("-", "_"))) for name in points)
     assert set(schema.IMAGES) <= set(sources.DATASETS)
+    assert set(schema.UCI) == {name for name in sources.DATASETS if name.startswith("uci-")}
 
 
 def test_other_names_are_functions_too():

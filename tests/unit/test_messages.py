@@ -257,7 +257,7 @@ def test_a_pipe_that_breaks_elsewhere_is_no_success(monkeypatch, capsys):
 
 
 def test_an_old_config_keeps_its_fingerprint():
-    """Of version 0.1.0, all keys written out. Sees a default changed (`config.FIRST_DEFAULTS` wants the old one): the
+    """Of version 0.1.0, all keys written out. Sees a default changed (`schema.FORMER` wants the old one): the
     checkpoints of runs that were begun before would be refused."""
     text = (Path(__file__).parents[1] / "reliability" / "golden" / "config-0.1.0.toml").read_text()
     expected = "8a80dfa365edce4eda5be38746948b7994d2ba4e9e136d6a5e2fc42a8e6e182b"

@@ -29,7 +29,7 @@ def searched(folder: Path, metric: str, numbers: list[float | None], data: str =
         if number is None:
             folders.write_json(place / "failed.json", {"reason": "step 3: particles 0, 1 are not finite"})
         else:
-            folders.write_json(place / "metrics.json", {"steps": 5, "alive": 2, metric: number, "test_other": 0.5})
+            folders.write_json(place / "metrics.json", {"steps": 5, "alive": 2, plan.metric: number, "test_other": 0.5})
     return plan
 
 
@@ -61,7 +61,9 @@ def test_equals_go_by_their_number(tmp_path):
     assert sweep.write(tmp_path, searched(tmp_path, "test_nll", [0.5, 0.25, 0.25]), "")["trial"] == "001"
 
 
-@pytest.mark.parametrize(("data", "words"), [("digits", "no trial has read the test images"), ("toy", "flatter")])
+@pytest.mark.parametrize(
+    ("data", "words"), [("digits", "no trial has read the test images"), ("toy", "the test points had no part in it")]
+)
 def test_the_table_says_what_its_numbers_are_of(data, words, tmp_path):
     """Sees held-out points that the choice has used sold as a test."""
     sweep.write(tmp_path, searched(tmp_path, "test_nll", [0.5, 0.25], data), "")

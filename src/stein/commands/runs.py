@@ -58,6 +58,7 @@ def resume(
     folder: Positional[pathlib.Path],
     *,
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    allow_changed_data: bool = False,
     threads: Threads = None,
     cache: bool = True,
     quiet: bool = False,
@@ -68,6 +69,7 @@ def resume(
         folder: the directory of the run.
         steps: new total of training steps, above those that are done; for a finished run too. A learning rate that
             falls follows the schedule of the new total from here on.
+        allow_changed_data: go on, with a warning, where the data are no longer those that the run began with.
         threads: CPU threads; as many as the run had before unless given.
         cache: keep compiled programs in the user's cache directory.
         quiet: no progress bar.
@@ -86,7 +88,9 @@ def resume(
         )
         return
     before = threads or folders.threads(folder)
-    _train_in(folder, False, lambda run, *how: run.resume(folder, *how, steps), before, cache, quiet)
+    _train_in(
+        folder, False, lambda run, *how: run.resume(folder, *how, allow_changed_data, steps), before, cache, quiet
+    )
 
 
 def evaluate(
@@ -94,6 +98,8 @@ def evaluate(
     *,
     ood: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME|FILE ...")] = (),
     corruption: bool = False,
+    data: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    allow_changed_data: bool = False,
     data_dir: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
     threads: Threads = None,
     cache: bool = True,
@@ -104,9 +110,11 @@ def evaluate(
 
     Args:
         folder: the directory of the run.
-        ood: points of other kinds: .npy or .npz files with inputs like the run's own; for images also mnist, svhn and
-            the like, or other-classes, those that data.classes leaves out.
+        ood: points of other kinds: .csv, .parquet, .npy or .npz files with inputs like the run's own; for images also
+            mnist, svhn and the like, or other-classes, those that data.classes leaves out.
         corruption: also blur the test images, at six intensities.
+        data: a labelled file with the columns of the run's own, to evaluate on instead of its test points.
+        allow_changed_data: go on, with a warning, where the run's data are no longer those that it was trained on.
         data_dir: where these are looked for first.
         threads: CPU threads; all there are unless given.
         cache: keep compiled programs in the user's cache directory.
@@ -123,9 +131,10 @@ def evaluate(
         if cache:
             run.use_compilation_cache()
         with terminal.status("Predicting and drawing"):
-            numbers = evaluation.run(folder, ood, corruption, data_dir)
+            numbers = evaluation.run(folder, ood, corruption, data_dir, data, allow_changed_data, _warn)
     terminal.show(evaluation.table(numbers))
     print(f"in {folder}: evaluation.json (every number), curves.json, figures/")
+    _warn_if_useless(numbers)
 
 
 def status(folders: Positional[tuple[pathlib.Path, ...]], *, json: bool = False) -> None:
@@ -172,16 +181,12 @@ def _train_in(
 
     _use_threads(threads)
 
-    def warn(message: str) -> None:
-        with contextlib.suppress(OSError):  # nobody listens: no reason to stop training
-            print(f"warning: {message}", file=sys.stderr)
-
     with folders.claimed(folder, new), folders.ended(folder), signals.requests() as requests:
         with terminal.status("Importing JAX"):
             from stein.experiments import run
         if cache:
             run.use_compilation_cache()
-        work(run, requests, not quiet, warn)
+        work(run, requests, not quiet, _warn, _say)
     numbers = json_module.loads((folder / "metrics.json").read_bytes())
     shown = {name: value for name, value in numbers.items() if name.startswith("test_")}
     results = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
@@ -189,6 +194,31 @@ def _train_in(
         f"{folder}: {numbers['steps']} steps of {numbers['method']} done, {numbers['alive']} members alive  {results}"
     )
     print(f"the ensemble is in {folder / 'ensemble.safetensors'}, about it: {folder / 'card.md'}")
+    _warn_if_useless({name.removeprefix("test_"): value for name, value in numbers.items()})
+
+
+def _say(message: str) -> None:
+    with contextlib.suppress(OSError):  # nobody listens: no reason to stop training
+        print(message, flush=True)
+
+
+def _warn(message: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"warning: {message}", file=sys.stderr)
+
+
+def _warn_if_useless(numbers: dict[str, Any]) -> None:
+    """The last line says so where a constant would have been better."""
+    rmse, mean = numbers.get("rmse"), numbers.get("baseline_rmse")
+    if mean is not None and (rmse is None or rmse > mean):
+        _warn(f"worse than predicting the mean: rmse {_number(rmse)}, the mean of the training targets has {mean:.4g}")
+    accuracy, usual = numbers.get("accuracy"), numbers.get("baseline_accuracy")
+    if usual is not None and (accuracy is None or accuracy < usual):
+        _warn(f"worse than the most frequent class: accuracy {_number(accuracy)}, always saying it has {usual:.4g}")
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
 
 
 def _use_threads(threads: int | None) -> None:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from stein.data.corruptions import gaussian_blur
-from stein.data.files import Arrays, Standardiser, load_arrays, load_inputs, load_pair, split, standardiser
+from stein.data.files import Arrays, Standardiser, held_out, load_arrays, load_inputs, load_pair, split, standardiser
 from stein.data.images import Images, load_images, to_floats
 from stein.data.toy import classification_2d, far_from_the_ring, regression_1d
 from stein.data.uci import load_uci
@@ -19,6 +19,7 @@ __all__ = [
     "classification_2d",
     "far_from_the_ring",
     "gaussian_blur",
+    "held_out",
     "load_arrays",
     "load_images",
     "load_inputs",

@@ -4,7 +4,7 @@ import csv
 import difflib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +25,22 @@ class Arrays(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+class Table(NamedTuple):
+    """A file as it was read: inputs in floating point, targets as they stand there, and what the columns are called.
+
+    ``y`` is floating point, integer or text, with no columns where the file has no targets. ``parts`` are the texts of
+    the split column, and None without one. Inputs without names are called x0, x1, ...
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    inputs: tuple[str, ...]
+    target: str
+    parts: np.ndarray | None = None
+
+
 class Standardiser(NamedTuple):
-    """``(x - mean) / scale`` for each input alone; a constant input is only shifted."""
+    """``(x - mean) / scale`` for each column alone; a constant column is only shifted."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -49,23 +63,51 @@ def load_arrays(path: Path | str, target: str = "") -> Arrays:
     Raises:
         ValueError: one line with the file and the place in it, for whatever is no finite number and should be.
     """
+    return _arrays(read_table(path, target))
+
+
+def read_table(
+    path: Path | str, target: str = "", split_column: str = "", like: Sequence[str] = (), labelled: bool = True
+) -> Table:
+    """One file, as :func:`load_arrays` takes it, with its names.
+
+    Args:
+        split_column: a column that is no input and says which part a row belongs to.
+        like: the names of the inputs: exactly these columns must be there, in any order, and are returned in this one.
+        labelled: whether the target column must be there; the split column may always be missing where ``like`` is
+            given.
+    """
     path = Path(path)
+    columns = _Columns(path, target, split_column, tuple(like), labelled)
     if path.suffix.lower() == ".npz":
-        return _npz(path)
+        return _npz(path, labelled)
     if path.suffix.lower() == ".csv":
-        return _csv(path, target)
+        return _csv(columns)
     if path.suffix.lower() == ".parquet":
-        return _parquet(path, target)
+        return _parquet(columns)
     raise ValueError(f"{path}: must end in .npz, .csv or .parquet")
 
 
 def load_pair(inputs: Path | str, targets: Path | str) -> Arrays:
     """The data in two ``.npy`` files; :func:`load_arrays` says what may be in them."""
+    return _arrays(read_pair(inputs, targets))
+
+
+def read_pair(inputs: Path | str, targets: Path | str) -> Table:
+    """Two ``.npy`` files with the names that :class:`Table` gives to columns without one."""
     x, y = _numpy(Path(inputs)), _numpy(Path(targets))
     for path, loaded in ((inputs, x), (targets, y)):
         if not isinstance(loaded, np.ndarray):
             raise ValueError(f"{path}: is an archive; must be a single .npy array")
     return _checked(x, y, f"{inputs}: x", f"{targets}: y")
+
+
+def _arrays(table: Table) -> Arrays:
+    """Text becomes class numbers in alphabetical order."""
+    if table.y.dtype.kind != "U":
+        return Arrays(table.x, table.y)
+    names, y = np.unique(table.y, return_inverse=True)
+    return Arrays(table.x, y.astype(np.int64), tuple(map(str, names)))
 
 
 def load_inputs(path: Path | str) -> np.ndarray:
@@ -87,33 +129,53 @@ def split(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> tuple[Arr
 
     Both parts keep the order of the data.
     """
-    if not 0 <= fraction < 1:
-        raise ValueError(f"fraction = {fraction}: must be at least 0 and below 1")
-    held_out = max(1, round(fraction * len(x))) if fraction else 0
-    if held_out >= len(x):
-        raise ValueError(f"fraction = {fraction}: of {len(x)} rows nothing is left to train on")
-    test = np.zeros(len(x), bool)
-    test[np.random.default_rng(seed).permutation(len(x))[:held_out]] = True
+    test = held_out(len(x), fraction, seed)
     return Arrays(x[~test], y[~test]), Arrays(x[test], y[test])
 
 
+def held_out(rows: int, fraction: float, seed: int | Sequence[int], classes: np.ndarray | None = None) -> np.ndarray:
+    """Which rows are held out: a mask. With ``classes`` every class gives its share, and keeps at least one row."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"fraction = {fraction}: must be at least 0 and below 1")
+    number = max(1, round(fraction * rows)) if fraction else 0
+    if number >= rows:
+        raise ValueError(f"fraction = {fraction}: of {rows} rows nothing is left to train on")
+    order = np.random.default_rng(seed).permutation(rows)
+    mask = np.zeros(rows, bool)
+    if classes is None or not number:
+        mask[order[:number]] = True
+        return mask
+    names, which, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    shares = np.minimum(number * counts / rows, counts - 1)
+    given = np.floor(shares).astype(int)
+    for c in np.argsort(given - shares, kind="stable")[: number - given.sum()]:  # the largest remainders first
+        given[c] += shares[c] > given[c]
+    for c in range(len(names)):
+        mask[order[which[order] == c][: given[c]]] = True
+    return mask
+
+
 def standardiser(x: np.ndarray) -> Standardiser:
-    """What brings every input of ``x`` to mean 0 and standard deviation 1; fit it to the training points only."""
-    mean, scale = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
-    return Standardiser(mean, np.where(scale > 0, scale, 1.0))
+    """What brings every column of ``x`` to mean 0 and standard deviation 1; fit it to the training points only."""
+    x = x if x.dtype.kind == "f" else x.astype(np.float64)
+    shifted = x.astype(np.float64) - x[0].astype(np.float64)  # a constant column is exactly 0, whatever is summed
+    mean, scale = shifted.mean(axis=0), shifted.std(axis=0)
+    # Equal values that were computed in different ways differ by some roundings of their own size: no spread.
+    rounding = 8 * np.finfo(x.dtype).eps * np.abs(x).max(axis=0).astype(np.float64)
+    return Standardiser(mean + x[0], np.where(scale > rounding, scale, 1.0))
 
 
 # -- formats ------------------------------------------------------------------------------------------------
 
 
-def _npz(path: Path) -> Arrays:
+def _npz(path: Path, labelled: bool) -> Table:
     arrays = _numpy(path)
     if isinstance(arrays, np.ndarray):
         raise ValueError(f"{path}: is a single array; must be an .npz archive with arrays x and y")
-    for name in ("x", "y"):
+    for name in ("x", "y") if labelled else ("x",):
         if name not in arrays:
             raise ValueError(f"{path}: no array {name!r}; it has {', '.join(arrays) or 'none'}")
-    return _checked(arrays["x"], arrays["y"], f"{path}: x", f"{path}: y")
+    return _checked(arrays["x"], arrays.get("y"), f"{path}: x", f"{path}: y")
 
 
 def _numpy(path: Path) -> Any:
@@ -124,68 +186,103 @@ def _numpy(path: Path) -> Any:
         return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
 
 
-def _csv(path: Path, target: str) -> Arrays:
+class _Columns(NamedTuple):
+    """Which columns of a file are what; see :func:`read_table`."""
+
+    path: Path
+    target: str
+    split: str
+    like: tuple[str, ...]
+    labelled: bool
+
+    def find(self, names: list[str]) -> tuple[list[int], int | None, int | None]:
+        """The positions of the inputs, of the target and of the split column, in a header that makes sense."""
+        _check_header(names, self.like or (self.target,), self.path)
+        target = _position(self.target, names, self.path) if self.labelled or self.target in names else None
+        split = None
+        if self.split and (self.split in names or not self.like):
+            split = _position(self.split, names, self.path)
+        inputs = [i for i in range(len(names)) if i not in (target, split)]
+        if not inputs:
+            raise ValueError(f"{self.path}: {self.target!r} is the only column; nothing is left for the inputs")
+        if self.like:
+            for name in (names[i] for i in inputs):
+                if name not in self.like:
+                    raise ValueError(f"{self.path}: column {name!r}: is not an input of the run; drop it")
+            inputs = [_position(name, names, self.path) for name in self.like]
+        return inputs, target, split
+
+
+def _csv(columns: _Columns) -> Table:
+    path = columns.path
     lines: list[int] = []  # where each row ends: quoted cells may span lines
     targets: list[str] = []
-    inputs = array("d")
+    parts: list[str] = []
+    values = array("d")
     with (
         _readable(path, OSError, csv.Error, UnicodeError),
         path.open(encoding="utf-8-sig", newline="") as file,
     ):
-        _check_separator(file.readline(), target, path)
+        _check_separator(file.readline(), columns.target, path)
         file.seek(0)
         reader = csv.reader(file, strict=True)
         names = [name.strip() for name in next(reader, [])]
-        _check_header(names, target, path)
-        target_column = _find(target, names, path)
-        input_names = [name for name in names if name != target]
+        inputs, target, split = columns.find(names)
         for row in filter(None, reader):  # blank lines are no rows
             if len(row) != len(names):
                 raise ValueError(f"{path}: line {reader.line_num}: {len(row)} values; the header has {len(names)}")
-            targets.append(row.pop(target_column).strip())
             lines.append(reader.line_num)
-            for name, cell in zip(input_names, row, strict=True):
+            if target is not None:
+                targets.append(row[target].strip())
+            if split is not None:
+                parts.append(row[split].strip())
+            for i in inputs:
                 try:
-                    inputs.append(float(cell))
+                    values.append(float(row[i]))
                 except ValueError:
                     raise ValueError(
-                        f"{path}: line {lines[-1]}, column {name!r}: {cell[:60]!r}: must be a number"
+                        f"{path}: line {lines[-1]}, column {names[i]!r}: {row[i][:60]!r}: must be a number"
                     ) from None
 
     def place(row: int, column: int | None = None) -> str:
-        return f"{path}: line {lines[row]}, column {(target if column is None else input_names[column])!r}"
+        return f"{path}: line {lines[row]}, column {(columns.target if column is None else names[inputs[column]])!r}"
 
     if not lines:
         raise ValueError(f"{path}: has a header and no rows")
-    x = np.frombuffer(inputs, np.float64).reshape(len(lines), len(input_names))
-    return Arrays(_inputs(x, place), *_targets(_typed(targets, place), place))
+    x = _inputs(np.frombuffer(values, np.float64).reshape(len(lines), len(inputs)), place)
+    y = np.empty((len(x), 0)) if target is None else _targets(_typed(targets, place), place)
+    kinds = None if split is None else np.array(parts)
+    return Table(x, y, tuple(names[i] for i in inputs), columns.target, kinds)
 
 
-def _parquet(path: Path, target: str) -> Arrays:
+def _parquet(columns: _Columns) -> Table:
+    path = columns.path
     try:
         import pyarrow.parquet
     except ImportError:
         raise ImportError(f"{path}: Parquet needs pyarrow: pip install 'stein[parquet]'") from None
     with _readable(path, Exception):  # likewise whatever Arrow knows
         table = pyarrow.parquet.read_table(path)
-        columns = [column.to_numpy() for column in table.columns]  # a missing number becomes NaN, and is refused
-    target_column = _find(target, table.column_names, path)
-    y = columns.pop(target_column)
-    input_names = [name for name in table.column_names if name != target]
+        found = [column.to_numpy() for column in table.columns]  # a missing number becomes NaN, and is refused
+    names = table.column_names
+    inputs, target, split = columns.find(names)
 
     def place(row: int, column: int | None = None) -> str:
-        return f"{path}: row {row + 1}, column {(target if column is None else input_names[column])!r}"
+        return f"{path}: row {row + 1}, column {(columns.target if column is None else names[inputs[column]])!r}"
 
-    if not len(y):
+    if not table.num_rows:
         raise ValueError(f"{path}: has columns and no rows")
-    for name, values in zip(input_names, columns, strict=True):
-        if values.dtype.kind not in "fiub":
-            raise ValueError(f"{path}: column {name!r} has type {table.schema.field(name).type}: must be numbers")
+    for i in inputs:
+        if found[i].dtype.kind not in "fiub":
+            raise ValueError(f"{path}: column {names[i]!r} has type {table.schema.field(i).type}: must be numbers")
+    y = np.empty((table.num_rows, 0)) if target is None else found[target]
     if y.dtype.kind == "O":
         for row in (row for row, value in enumerate(y) if not isinstance(value, str)):
             raise ValueError(f"{place(row)}: {y[row]!r:.60}: must be a number or text")
         y = y.astype(str)
-    return Arrays(_inputs(np.column_stack(columns).astype(np.float64), place), *_targets(y, place))
+    x = _inputs(np.column_stack([found[i] for i in inputs]).astype(np.float64), place)
+    kinds = None if split is None else found[split].astype(str)
+    return Table(x, _targets(y, place), tuple(names[i] for i in inputs), columns.target, kinds)
 
 
 @contextmanager
@@ -213,39 +310,41 @@ def _check_separator(line: str, target: str, path: Path) -> None:
             )
 
 
-def _check_header(names: list[str], target: str, path: Path) -> None:
-    """Refuse a first line of data, which would be lost as a header. Column numbers are one: pandas writes them."""
-    numbers = [_is_number(name) for name in names]
-    numbered = names == [str(i) for i in range(len(names))]
-    if names and not numbered and (all(numbers) or (any(numbers) and target not in names)):
-        raise ValueError(f"{path}: has no header; add a first line with the column names, {target!r} among them")
-
-
-def _find(target: str, names: list[str], path: Path) -> int:
-    """The position of the target column, in a header that makes sense."""
+def _check_header(names: list[str], expected: tuple[str, ...], path: Path) -> None:
+    """Refuse a header that makes no sense. A first line of data would be lost as one; column numbers are one, because
+    pandas writes them, and so is what names the ``expected`` columns."""
     if not names:
         raise ValueError(f"{path}: is empty; must have a header with the names of the columns")
+    numbers = [_is_number(name) for name in names]
+    numbered = names == [str(i) for i in range(len(names))]
+    if not numbered and (all(numbers) or (any(numbers) and not set(expected) <= set(names))):
+        raise ValueError(f"{path}: has no header; add a first line with the column names, {expected[0]!r} among them")
     if "" in names:
         raise ValueError(f"{path}: column {names.index('') + 1} has no name; a row number is no input: drop it")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"{path}: two columns are called {twice[0]!r}")
-    if target not in names:
-        near = difflib.get_close_matches(target, names, n=1)
+
+
+def _position(name: str, names: list[str], path: Path) -> int:
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names[:20])}"
-        raise ValueError(f"{path}: no column {target!r}; {hint}")
-    if len(names) == 1:
-        raise ValueError(f"{path}: {target!r} is the only column; nothing is left for the inputs")
-    return names.index(target)
+        raise ValueError(f"{path}: no column {name!r}; {hint}")
+    return names.index(name)
 
 
-def _checked(x: np.ndarray, y: np.ndarray, in_x: str, in_y: str) -> Arrays:
+def _checked(x: np.ndarray, y: np.ndarray | None, in_x: str, in_y: str) -> Table:
     """Arrays as they were in a file; ``in_x`` and ``in_y`` are what complaints call them."""
-    for values, name in ((x, in_x), (y, in_y)):
-        _check_rows(values, name)
-    if len(x) != len(y):
-        raise ValueError(f"{in_x} has {len(x)} rows, {in_y} has {len(y)}: must be equal")
-    return Arrays(_checked_inputs(x, in_x), *_targets(y, lambda *index: f"{in_y}[{', '.join(map(str, index))}]"))
+    _check_rows(x, in_x)
+    if y is not None:
+        _check_rows(y, in_y)
+        if len(x) != len(y):
+            raise ValueError(f"{in_x} has {len(x)} rows, {in_y} has {len(y)}: must be equal")
+        y = _targets(y, lambda *index: f"{in_y}[{', '.join(map(str, index))}]")
+    x = _checked_inputs(x, in_x)
+    y = np.empty((len(x), 0)) if y is None else y
+    return Table(x, y, tuple(f"x{i}" for i in range(x.shape[1])) if x.ndim == 2 else (), "y")
 
 
 def _checked_inputs(x: np.ndarray, name: str) -> np.ndarray:
@@ -265,17 +364,14 @@ def _inputs(x: np.ndarray, place: Place) -> np.ndarray:
     return _finite(x.astype(np.result_type(x.dtype, np.float32)), place)
 
 
-def _targets(y: np.ndarray, place: Place) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Targets, and the names of the classes if they are text."""
+def _targets(y: np.ndarray, place: Place) -> np.ndarray:
+    """Finite numbers, whole numbers or text; one label a row in one dimension."""
     if y.dtype.kind == "f":
-        return _finite(y, place), ()
+        return _finite(y, place)
     if y.dtype.kind not in "iubU":
         raise ValueError(f"{place(0)}: the targets have type {y.dtype}: must be numbers or text")
     y = y[:, 0] if y.shape[1:] == (1,) else y
-    if y.dtype.kind == "U":
-        names, y = np.unique(y, return_inverse=True)
-        return y.astype(np.int64), tuple(map(str, names))
-    return y.astype(np.int64), ()
+    return y if y.dtype.kind == "U" else y.astype(np.int64)
 
 
 def _typed(cells: list[str], place: Place) -> np.ndarray:

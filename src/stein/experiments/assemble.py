@@ -1,11 +1,12 @@
 """A config's words turned into the objects that they name. Only what is listed here can be named."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import optax
 
@@ -22,14 +23,11 @@ from stein import (
     targets,
     tree,
 )
-from stein.experiments import images, sizes
-from stein.experiments.schema import IMAGES, WITH_WEIGHT_DECAY, Config, Data
+from stein.experiments import dataset, sizes
+from stein.experiments.dataset import Loaded
+from stein.experiments.schema import FORMER, WITH_WEIGHT_DECAY, Config
 from stein.types import Model
 
-BUILT_IN: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
-    "regression-1d": data.regression_1d,
-    "classification-2d": data.classification_2d,
-}
 ACTIVATIONS: dict[str, Callable] = {
     "relu": jax.nn.relu,
     "tanh": jnp.tanh,
@@ -57,21 +55,7 @@ OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "lamb": optax.lamb,
 }
 STREAM = 2  # the derivation of the batches' key in new runs
-MOST_CLASSES = 1000  # whole numbers above this are more likely prices than classes
-
-
-class Loaded(NamedTuple):
-    """The data of a run in its precision, and what a prediction must know of how they were read."""
-
-    train: data.Arrays
-    test: data.Arrays | None
-    standardiser: data.Standardiser | None
-
-    def with_floating_targets(self) -> "Loaded":
-        def floating(part: data.Arrays) -> data.Arrays:
-            return part._replace(y=part.y.astype(part.x.dtype))
-
-        return self._replace(train=floating(self.train), test=self.test and floating(self.test))
+MOST_IN_A_BATCH = 256  # of a table, unless the config says otherwise
 
 
 class Parts(NamedTuple):
@@ -84,19 +68,24 @@ class Parts(NamedTuple):
     data: Loaded
 
 
-def assemble(config: Config) -> Parts:
-    """The parts of a run. Data that the config's model or likelihood cannot take is a ``ValueError``."""
-    loaded = load(config)
-    likelihood = _likelihood(config, loaded.train.y)
-    if likelihood.name != "categorical":  # regression on whole numbers
-        loaded = loaded.with_floating_targets()
+def assemble(
+    config: Config, before: Mapping[str, Any] | None = None, changed: Callable[[str], None] | None = None
+) -> Parts:
+    """The parts of a run. Data that the config's model or likelihood cannot take is a ``ValueError``.
+
+    Args:
+        before, changed: as in :func:`stein.experiments.dataset.load`.
+    """
+    loaded = dataset.load(config, before, changed)
+    config = without_auto(config, loaded)
+    likelihood = _likelihood(config, loaded)
     x, y, _ = loaded.train
     sizes.check(x, y)
-    model = _model(config, likelihood, x, y)
+    model = _model(config, likelihood, loaded)
     target = targets.posterior(
         model,
         likelihood,
-        PRIORS[config.prior.name](config.prior.scale),
+        PRIORS[config.prior.name](float(config.prior.scale)),
         len(x),
         measurement=targets.Measurement(config.method.measurement, config.method.measurement_subset or None),
         functional_prior=_functional_prior(config),
@@ -117,7 +106,7 @@ def assemble(config: Config) -> Parts:
         **_rule_options(config),
     )
     target.check(x, y)
-    size = config.train.batch_size
+    size = int(config.train.batch_size)  # no longer "auto"
     if size > len(x):
         raise ValueError(f"train.batch_size = {size}: the training data has {len(x)} rows; 0 uses all in every step")
     independent = config.method.measurement == "independent"
@@ -134,53 +123,60 @@ def batch_key(seed: int, stream: int = STREAM) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), {1: 1, 2: 1 << 31}[stream])
 
 
-def load(config: Config) -> Loaded:
-    """Read, hold out, standardise and cast, in this order."""
-    section = config.data
-    train, test = images.load(section, config.model.name == "mlp") if section.name in IMAGES else _points(section)
-    standardiser = data.standardiser(train.x) if section.standardise else None
-    precision = np.dtype(config.train.precision)
+def in_units(likelihood: likelihoods.Likelihood, loaded: Loaded) -> tuple[likelihoods.Likelihood, Callable]:
+    """A likelihood of targets in their own units, for numbers that people read; and what makes such targets.
 
-    def ready(part: data.Arrays) -> data.Arrays:
-        x = part.x if standardiser is None else standardiser(part.x)
-        y = part.y.astype(precision if np.issubdtype(part.y.dtype, np.floating) else np.int32)
-        return data.Arrays(x.astype(precision, copy=False), y, part.labels)
+    Only differences and densities count: the targets are scaled and not shifted, which would cost digits.
+    """
+    units = loaded.units
+    if units is None:
+        return likelihood, lambda y: y
+    scale = units.scale[None].astype(loaded.train.x.dtype)
 
-    return Loaded(ready(train), ready(test) if len(test.x) else None, standardiser)
+    def log_prob(outputs: jax.Array, y: jax.Array) -> jax.Array:
+        return likelihood.log_prob(outputs, y / scale) - float(np.log(units.scale).sum())
 
-
-def _points(section: Data) -> tuple[data.Arrays, data.Arrays]:
-    """Training and test points of a built-in set or the user's own."""
-    if section.name:
-        arrays = data.Arrays(*BUILT_IN[section.name](section.seed))
-    elif section.file:
-        arrays = data.load_arrays(section.file, section.target)
-    else:
-        arrays = data.load_pair(section.inputs, section.targets)
-    train, test = data.split(arrays.x, arrays.y, section.test_fraction, section.seed)
-    return train._replace(labels=arrays.labels), test._replace(labels=arrays.labels)
+    means = likelihood.features["outputs"]
+    features = {"outputs": means._replace(forward=lambda outputs: means.forward(outputs) * scale)}
+    return likelihood._replace(log_prob=log_prob, features=features), lambda y: y.reshape(len(y), -1) * scale
 
 
-def _likelihood(config: Config, y: np.ndarray) -> likelihoods.Likelihood:
-    name = config.likelihood.name
-    if name == "auto":
-        name = "categorical" if np.issubdtype(y.dtype, np.integer) else "gaussian"
-        if name == "categorical" and not 0 <= y.min() <= y.max() < MOST_CLASSES:
-            raise ValueError(
-                f"likelihood.name = 'auto': the targets are whole numbers from {y.min()} to {y.max()}; "
-                f"set 'gaussian' for regression, or number the classes from 0"
-            )
-    if name == "categorical":
+def without_auto(config: Config, loaded: Loaded) -> Config:
+    """What "auto" means for the data of a run, outside the section ``data``."""
+    meant = FORMER
+    if config.is_table:
+        meant = {
+            "likelihood.sigma": "learned",
+            # Of a few hundred rows a network can learn every one, and the noise that is learned with it goes to zero;
+            # weights of this size leave it near what other rows show (docs/data.md).
+            "prior.scale": 0.5 if loaded.kind == "categorical" else 0.2,
+            "train.batch_size": MOST_IN_A_BATCH if len(loaded.train.x) > MOST_IN_A_BATCH else 0,
+            "optimiser.schedule": "cosine",
+        }
+    sections: dict[str, Any] = {}
+    for name in ("likelihood.sigma", "prior.scale", "train.batch_size", "optimiser.schedule"):
+        section, _, key = name.partition(".")
+        if getattr(getattr(config, section), key) == "auto":
+            sections[section] = msgspec.structs.replace(getattr(config, section), **{key: meant[name]})
+    return msgspec.structs.replace(config, **sections)
+
+
+def _likelihood(config: Config, loaded: Loaded) -> likelihoods.Likelihood:
+    if loaded.kind == "categorical":
         return likelihoods.categorical(config.likelihood.center_logits)
     if config.likelihood.center_logits:
         raise ValueError("likelihood.center_logits = true: the targets are numbers, not classes; must be false")
-    if name == "heteroscedastic":
+    if loaded.kind == "heteroscedastic":
         return likelihoods.heteroscedastic()
-    return likelihoods.gaussian(None if config.likelihood.sigma == "learned" else config.likelihood.sigma)
+    sigma = config.likelihood.sigma
+    if isinstance(sigma, str):
+        return likelihoods.gaussian(None)
+    return likelihoods.gaussian(sigma if loaded.units is None else sigma / float(loaded.units.scale[0]))
 
 
-def _model(config: Config, likelihood: likelihoods.Likelihood, x: np.ndarray, y: np.ndarray) -> Model:
-    classes = int(y.max()) + 1 if likelihood.name == "categorical" else 0
+def _model(config: Config, likelihood: likelihoods.Likelihood, loaded: Loaded) -> Model:
+    x, y, _ = loaded.train
+    classes = loaded.classes
     outputs = classes or int(np.prod(y.shape[1:])) + (likelihood.name == "heteroscedastic gaussian")
     if config.model.name == "resnet32":
         if x.ndim != 4 or not classes:

@@ -105,7 +105,7 @@ def trained(config: Config, place: Path, show: bool = False) -> Iterator[None]:
         print(f"warning: {place.name}: {message}", file=sys.stderr)
 
     new, begun = not (place / "config.toml").exists(), time.monotonic()
-    if not new and configs.load(place / "config.toml") != config:
+    if not new and configs.load_run(place / "config.toml") != config:
         raise ValueError(f"{place}: was begun with other settings; delete it, or give another --out")
     with folders.claimed(place, new), signals.requests() as requests:
         try:

@@ -20,12 +20,11 @@ import msgspec
 import tomli_w
 
 from stein.experiments import conflicts
-from stein.experiments.schema import IMAGES, KEYS, SECTIONS, WITH_WEIGHT_DECAY, Config, Data, Key
+from stein.experiments.schema import FORMER, IMAGES, KEYS, SECTIONS, UCI, WITH_WEIGHT_DECAY, Config, Data, Key
 
 MAX_BYTES = 1_000_000
 WIDTH = 120
-# Of keys that have another default now: what is left out of fingerprints, in old checkpoints and in new ones.
-FIRST_DEFAULTS: dict[str, Any] = {}
+PATHS = ("file", "inputs", "targets", "test_file", "folder")  # of the section data
 
 
 class ConfigError(ValueError):
@@ -59,6 +58,22 @@ def load(
     return checked(document, path, {f"{section}.{_name(key)}": option for section, key, _, option in changes})
 
 
+def load_run(path: Path, steps: int | None = None) -> Config:
+    """The config.toml of a run, which may be older than some of the keys: it goes on as it was begun.
+
+    Args:
+        steps: replaces ``train.steps``.
+    """
+    document = read(path)
+    for name, value in FORMER.items():
+        section, _, key = name.partition(".")
+        if isinstance(table := document.setdefault(section, {}), dict):
+            table.setdefault(key, value)
+    if steps is not None:
+        document["train"]["steps"] = steps
+    return checked(document, path, {} if steps is None else {"train.steps": "--steps"})
+
+
 def read(path: Path) -> dict[str, Any]:
     """What is in a TOML file, unchecked."""
     where = _printable(str(path))
@@ -85,12 +100,13 @@ def dump(config: Config) -> str:
 
 
 def fingerprint(config: Config) -> str:
-    """SHA-256 of what is not a default, in hexadecimal: a later version's new keys do not change it."""
+    """SHA-256 of what is not a default, in hexadecimal: a later version's new keys and defaults do not change it."""
     chosen = {
         f"{section}.{key}": value
         for section, keys in msgspec.to_builtins(config).items()
         for key, value in keys.items()
-        if value != FIRST_DEFAULTS.get(f"{section}.{key}", msgspec.to_builtins(KEYS[section][key].default))
+        if value != msgspec.to_builtins(FORMER.get(f"{section}.{key}", KEYS[section][key].default))
+        and (config.is_table or value != KEYS[section][key].default)  # where "auto" is what it was
     }
     return hashlib.sha256(tomli_w.dumps(chosen).encode()).hexdigest()
 
@@ -208,8 +224,8 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
         if not least <= config.annealing_steps <= train.steps:
             yield "annealing.steps", f"is {config.annealing_steps}; must be from {least} to train.steps = {train.steps}"
     for name, wanted in (("checkpoints.best", config.checkpoints.best), ("train.early_stop", train.early_stop)):
-        if wanted and not config.data.test_fraction:
-            yield name, "needs held-out points; must be off, or data.test_fraction above 0"
+        if wanted and config.data.reading == "checked" and not (config.validation_fraction or config.data.split_column):
+            yield name, "needs validation points; must be off, or data.validation_fraction above 0"
         if wanted and not config.evaluation.every:
             yield name, "needs evaluations during training; must be off, or evaluation.every above 0"
 
@@ -224,7 +240,8 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
         yield "data.name", f"no data; must be one of {names}, or give data.file, or data.inputs and data.targets"
     if len(sources) > 1:
         yield f"data.{sources[1]}", f"data.{sources[0]} is given too; must be one of data.name, data.file, data.inputs"
-    allowed = {"file": (".npz", ".csv", ".parquet"), "inputs": (".npy",), "targets": (".npy",)}
+    tables = (".npz", ".csv", ".parquet")
+    allowed = {"file": tables, "test_file": tables, "inputs": (".npy",), "targets": (".npy",)}
     for key, suffixes in allowed.items():
         path = getattr(data, key)
         if path and not path.lower().endswith(suffixes):
@@ -234,8 +251,23 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
         yield "data.target", "is missing; must be the name of the target column"
     if data.target and not has_columns:
         yield "data.target", "must be empty: only .csv and .parquet files have named columns"
+    if data.test_file and not (data.file or data.inputs):
+        yield "data.test_file", "goes with data.file, or with data.inputs and data.targets"
+    if has_columns and data.test_file and not data.test_file.lower().endswith((".csv", ".parquet")):
+        yield "data.test_file", "must end in .csv or .parquet, as data.file: its columns are found by name"
+    if data.split_column and not has_columns:
+        yield "data.split_column", "must be empty: only .csv and .parquet files have named columns"
+    if data.split_column and data.split_column == data.target:
+        yield "data.split_column", f"got {shown(data.split_column)}; must not be the target column"
+    if data.split_column and (data.test_file or data.validation_fraction != "auto"):
+        given = "data.test_file" if data.test_file else "data.validation_fraction"
+        yield "data.split_column", f"says which rows are held out; {given} must not be given too"
+    if data.split and data.name not in UCI:
+        yield "data.split", f"is for UCI tables; data.name must be one of {', '.join(UCI)}"
+    if data.folder and data.name not in (*IMAGES, *UCI):
+        yield "data.folder", f"is for sets by name; data.name must be one of {', '.join((*IMAGES, *UCI))}"
     if data.name not in IMAGES:
-        for key in ("folder", "classes", "most_test", "validate"):
+        for key in ("classes", "most_test", "validate"):
             if getattr(data, key):
                 yield f"data.{key}", f"is for images by name; data.name must be one of {', '.join(IMAGES)}"
     if len(set(data.classes)) != len(data.classes):
@@ -244,7 +276,7 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
 
 def _absolute(data: Data, path: Path, where: str, sources: Mapping[str, str]) -> Data:
     """Paths made absolute: those in the file start at its folder, those of the command line at the current one."""
-    given = {key: getattr(data, key) for key in ("file", "inputs", "targets", "folder") if getattr(data, key)}
+    given = {key: getattr(data, key) for key in PATHS if getattr(data, key)}
     starts = {key: Path() if sources.get(f"data.{key}") == "--set" else path.parent for key in given}
     resolved = {key: os.path.realpath(starts[key] / value) for key, value in given.items()}
     for key, value in resolved.items():

@@ -25,18 +25,19 @@ def of_method(config: Config) -> Iterator[tuple[str, str]]:
     if method.name.endswith("-s") and config.likelihood.name in ("gaussian", "heteroscedastic"):
         yield "method.name", f"{method.name} compares probabilities; likelihood.name must be categorical or auto"
     if method.measurement_subset:
+        size = 0 if config.train.batch_size == "auto" else config.train.batch_size  # of few rows auto takes all
         if method.name not in WITH_REPULSION:
             yield "method.measurement_subset", f"{method.name} looks at the whole batch, or at none; must be 0"
-        if not config.train.batch_size and method.measurement == "batch":
+        if not size and method.measurement == "batch":
             yield (
                 "method.measurement_subset",
                 "would be the first rows of the data in every step; must be 0, or train.batch_size above 0, "
                 "or method.measurement independent",
             )
-        if config.train.batch_size and method.measurement_subset > config.train.batch_size:
+        if size and method.measurement_subset > size:
             yield (
                 "method.measurement_subset",
-                f"got {method.measurement_subset}; must be at most train.batch_size = {config.train.batch_size}",
+                f"got {method.measurement_subset}; must be at most train.batch_size = {size}",
             )
     if config.likelihood.center_logits:
         if config.likelihood.name not in ("categorical", "auto"):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,14 +13,15 @@ import msgspec
 import numpy as np
 
 from stein import checkpoint, data, durable, evaluate, predict
-from stein.data import corruptions
+from stein.data import corruptions, files
 from stein.experiments import config as configs
+from stein.experiments import dataset, images
 from stein.experiments import folder as folders
-from stein.experiments import images
-from stein.experiments.assemble import Parts, assemble
-from stein.experiments.run import set_precision
+from stein.experiments.assemble import Parts, without_auto
+from stein.experiments.run import Say, reassemble, set_precision
 from stein.experiments.schema import IMAGES, Data
 from stein.metrics import classification as scores
+from stein.metrics import ood as detection
 from stein.metrics import uncertainty
 from stein.report import evaluation as figures
 from stein.types import Particles
@@ -30,6 +32,7 @@ FIGURES = ("reliability", "calibration", "entropies", "corruption", "intervals")
 # Of what an evaluation finds, what a terminal has room for; the rest is in evaluation.json.
 SHOWN = (
     *("accuracy", "rmse", "nll", "nll_paper", "nll_members", "crps", "brier", "ece", "coverage_50", "coverage_90"),
+    *("sigma", "spread", "auroc_spread", "spread_ratio", "baseline_rmse", "baseline_accuracy"),
     *("coverage_95", "member_accuracy", "member_disagreement", "auroc_h", "auroc_md", "auroc_mi", "aupr_h", "fpr95_h"),
     *("h_ratio", "md_ratio", "calibration_area", "calibration_area_perfect", "calibration_coverage97"),
 )
@@ -50,11 +53,15 @@ class _About(msgspec.Struct):
     standardiser: dict[str, Any] | None
 
 
-def load(folder: Path) -> Finished:
-    """The ensemble of a finished run, with the model, the likelihood and the data of its config."""
-    config = configs.load(folder / "config.toml")
+def load(folder: Path, allow_changed_data: bool = False, warn: Say = warnings.warn) -> Finished:
+    """The ensemble of a finished run, with the model, the likelihood and the data of its config.
+
+    Args:
+        allow_changed_data: take data that changed after training, with the classes and scales of training, and warn.
+    """
+    config = configs.load_run(folder / "config.toml")
     set_precision(config)
-    parts = assemble(config)
+    parts = reassemble(config, folder, allow_changed_data, warn)
     n, path = config.method.particles, folder / "ensemble.safetensors"
     like = jax.eval_shape(lambda key: parts.algorithm.init(key, n), jax.random.key(0)).particles
     particles, metadata = checkpoint.load_export(path, like)
@@ -70,14 +77,18 @@ def load(folder: Path) -> Finished:
     return Finished(config, parts, predict.living(particles, jnp.asarray(alive)))
 
 
-def ood_inputs(name_or_file: str, section: Data, like: np.ndarray) -> tuple[np.ndarray, str]:
+def ood_inputs(
+    name_or_file: str, section: Data, like: np.ndarray, inputs: Sequence[str] = ()
+) -> tuple[np.ndarray, str]:
     """Inputs of another kind, as the run's own are before they are standardised, and what must be said of them.
 
     Args:
-        name_or_file: a set of :data:`OUTSIDE`, a ``.npy`` or ``.npz`` file, or, where the run learns images by name,
-            the name of another set, or ``other-classes``.
+        name_or_file: a set of :data:`OUTSIDE`, a ``.npy`` or ``.npz`` file, a ``.csv`` or ``.parquet`` file with the
+            columns of the run's own (without the target, or with it), or, where the run learns images by name, the
+            name of another set, or ``other-classes``.
         section: the run's data.
         like: the inputs that the run was trained on: one of the new ones must have their shape.
+        inputs: their names.
     """
     note = ""
     if name_or_file in OUTSIDE:
@@ -86,8 +97,14 @@ def ood_inputs(name_or_file: str, section: Data, like: np.ndarray) -> tuple[np.n
         x, note = images.outside(name_or_file, section, flat=like.ndim == 2)
     elif Path(name_or_file).suffix.lower() in (".npy", ".npz"):
         x = data.load_inputs(Path(name_or_file))
+    elif Path(name_or_file).suffix.lower() in (".csv", ".parquet"):
+        if not section.target:
+            raise ValueError(f"--ood {name_or_file}: the run's own columns have no names; must be a .npy or .npz file")
+        x = files.read_table(name_or_file, section.target, section.split_column, inputs, labelled=False).x
     else:
-        raise ValueError(f"--ood {name_or_file}: neither a .npy or .npz file nor one of {', '.join(OUTSIDE)}")
+        raise ValueError(
+            f"--ood {name_or_file}: neither a .csv, .parquet, .npy or .npz file nor one of {', '.join(OUTSIDE)}"
+        )
     if x.shape[1:] != like.shape[1:]:
         kind = "images" if x.ndim in (3, 4) else "rows"
         raise ValueError(f"{name_or_file}: {kind} of shape {x.shape[1:]}; the run was trained on {like.shape[1:]}")
@@ -95,26 +112,40 @@ def ood_inputs(name_or_file: str, section: Data, like: np.ndarray) -> tuple[np.n
 
 
 def run(
-    folder: Path, ood: Sequence[str] = (), corruption: bool = False, data_dir: Path | None = None
+    folder: Path,
+    ood: Sequence[str] = (),
+    corruption: bool = False,
+    data_dir: Path | None = None,
+    labelled: Path | None = None,
+    allow_changed_data: bool = False,
+    warn: Say = warnings.warn,
 ) -> dict[str, Any]:
     """Evaluate a finished run, whose lock the caller holds, and write evaluation.json, curves.json and figures/.
+
+    Args:
+        labelled: a file with the columns of the run's own, to evaluate on in the place of its test points.
+        allow_changed_data: as in :func:`load`.
 
     Returns:
         What is in evaluation.json.
     """
-    finished = load(folder)
-    test = finished.parts.data.test
+    # The rows of another file do not depend on what became of the run's own.
+    finished = load(folder, allow_changed_data or labelled is not None, (lambda line: None) if labelled else warn)
+    loaded = finished.parts.data
+    test = loaded.test if labelled is None else dataset.labelled(str(labelled), finished.config, loaded)
     if test is None:
-        raise ValueError(f"{folder}: has no held-out points to evaluate on (data.test_fraction = 0)")
+        raise ValueError(f"{folder}: has no held-out points to evaluate on (data.test_fraction = 0); `--data FILE` has")
     about: dict[str, Any] = {"test_points": len(test.x), "members": len(jax.tree.leaves(finished.particles)[0])}
-    if finished.parts.likelihood.name == "categorical":
-        others, about["note"] = _named_sets(finished, ood, data_dir)
+    if labelled is not None:
+        about["data"] = str(labelled)
+    others, about["note"] = _named_sets(finished, ood, data_dir)
+    if loaded.kind == "categorical":
         numbers, curves, drawn = _classification(finished, test, others, corruption)
     else:
-        for option, given in (("--ood", ood), ("--corruption", corruption)):
-            if given:
-                raise ValueError(f"{option}: is for classifiers; {folder} is a regression")
-        numbers, curves, drawn = _regression(finished, test)
+        if corruption:
+            raise ValueError(f"--corruption: is for classifiers; {folder} is a regression")
+        numbers, curves, drawn = _regression(finished, test, others)
+    numbers |= dataset.baseline(loaded, test)
     found = about | {name: value if math.isfinite(value) else None for name, value in numbers.items()}
     folders.write_json(folder / "evaluation.json", found)
     durable.replace(folder / "curves.json", json.dumps(curves).encode())
@@ -157,7 +188,7 @@ def _named_sets(finished: Finished, ood: Sequence[str], data_dir: Path | None) -
         if name in found:
             raise ValueError(f"--ood {given}: there are two sets called {name!r}")
         path = given if data_dir is None or not (data_dir / given).is_file() else str(data_dir / given)
-        x, note = ood_inputs(path, section, finished.parts.data.train.x)
+        x, note = ood_inputs(path, section, finished.parts.data.train.x, finished.parts.data.inputs)
         found[name] = _standardised(finished, x)
         notes += [note] if note else []
     return found, "; ".join(notes)
@@ -188,16 +219,46 @@ def _classification(finished: Finished, test: data.Arrays, others: dict[str, np.
     return numbers, curves, drawn
 
 
-def _regression(finished: Finished, test: data.Arrays) -> tuple:
+def _regression(finished: Finished, test: data.Arrays, others: dict[str, np.ndarray]) -> tuple:
+    """Everything in the units of the targets."""
+    loaded = finished.parts.data
     outputs = _predict(finished, test.x, link=None).astype(float)
+    scale, mean = (1.0, 0.0) if loaded.units is None else (loaded.units.scale, loaded.units.mean)
     if finished.parts.likelihood.name == "gaussian":
-        means, sigmas = outputs, np.full_like(outputs, finished.config.likelihood.sigma)
+        chosen = without_auto(finished.config, loaded).likelihood.sigma
+        means, sigmas = outputs * scale + mean, np.full_like(outputs, chosen)
     else:  # the last output is log sigma
-        means = outputs[:, :, :-1]
-        sigmas = np.broadcast_to(np.exp(outputs[:, :, -1:]), means.shape)
-    y = test.y.reshape(means.shape[1:])
+        means = outputs[:, :, :-1] * scale + mean
+        sigmas = np.broadcast_to(np.exp(outputs[:, :, -1:]) * scale, means.shape)
+    y = test.y.reshape(means.shape[1:]).astype(float) * scale + mean
     curves = evaluate.regression_curves(means, sigmas, y)
-    return evaluate.regression(means, sigmas, y), curves, {"intervals": figures.intervals(curves["coverage"])}
+    numbers = evaluate.regression(means, sigmas, y) | {"sigma": float(sigmas.mean())}
+    width = means.shape[2]
+    inside = _spread(outputs[:, :, :width])
+    numbers["spread"] = float(_spread(means).mean())
+    sets = {
+        name: _detection(_spread(_predict(finished, x, link=None).astype(float)[:, :, :width]), inside)
+        for name, x in others.items()
+    }
+    numbers |= next(iter(sets.values()), {})
+    if len(sets) > 1:
+        numbers |= {f"{name}_{key}": value for name, own in sets.items() for key, value in own.items()}
+    return numbers, curves, {"intervals": figures.intervals(curves["coverage"])}
+
+
+def _spread(means: np.ndarray) -> np.ndarray:
+    """How far the members are apart at each point: the standard deviation of their means (n - 1), mean over targets."""
+    return means.std(axis=0, ddof=min(1, len(means) - 1)).mean(axis=1)
+
+
+def _detection(outside: np.ndarray, inside: np.ndarray) -> dict[str, float]:
+    """How well the spread tells points of another kind from the test points."""
+    return {
+        "auroc_spread": detection.auroc(outside, inside),
+        "aupr_spread": detection.aupr(outside, inside),
+        "fpr95_spread": detection.fpr95(outside, inside),
+        "spread_ratio": detection.ratio(outside, inside),
+    }
 
 
 def _entropy(log_probabilities: np.ndarray) -> np.ndarray:

@@ -20,9 +20,7 @@ EARLIER = "train.steps before"  # in env.json
 def check(folder: Path, steps: int) -> configs.Config:
     """The run's config with another total. One that the run cannot have is refused before anything is changed."""
     path, done = folder / "config.toml", folders.steps_done(folder)
-    document = configs.read(path)
-    document["train"] = document.get("train", {}) | {"steps": steps}
-    config, before = configs.checked(document, path, {"train.steps": "--steps"}), configs.load(path)
+    config, before = configs.load_run(path, steps), configs.load_run(path)
     if steps <= done:
         raise ValueError(f"{folder}: --steps = {steps}: is the new total and must be above the {done} steps done")
     if folders.is_finished(folder) and done < before.train.steps:
@@ -41,7 +39,7 @@ def allow(folder: Path, config: configs.Config, warn: Callable[[str], None]) -> 
     A crash in between leaves a run that `stein resume` ends with the old total or the new one. The mark of the finished
     run goes first, then what was measured on its ensemble, and the new total comes last.
     """
-    before, steps = configs.load(folder / "config.toml"), config.train.steps
+    before, steps = configs.load_run(folder / "config.toml"), config.train.steps
     for name in ("metrics.json", "evaluation.json", "curves.json"):
         (folder / name).unlink(missing_ok=True)
         durable.sync(folder)
@@ -51,7 +49,7 @@ def allow(folder: Path, config: configs.Config, warn: Callable[[str], None]) -> 
     totals = dict.fromkeys([*environment.get(EARLIER, []), before.train.steps])
     folders.write_json(folder / "env.json", environment | {EARLIER: list(totals)})
     durable.replace(folder / "config.toml", configs.dump(config).encode())
-    if config.optimiser.schedule != "constant":
+    if config.rate_falls:
         warn(
             f"optimiser.schedule = {config.optimiser.schedule!r} now falls to step {steps}: "
             f"the learning rate jumps, and the run is not one of {steps} steps from the start"

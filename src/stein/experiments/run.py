@@ -21,55 +21,95 @@ import stein
 from stein import checkpoint, doctor, durable, evaluate, hooks, predict, rules, train
 from stein.ensembles import State
 from stein.experiments import config as configs
+from stein.experiments import dataset, more_steps, sizes
 from stein.experiments import folder as folders
-from stein.experiments import more_steps, sizes
-from stein.experiments.assemble import STREAM, Parts, assemble, batch_key
+from stein.experiments.assemble import STREAM, Parts, assemble, batch_key, in_units, without_auto
 from stein.experiments.signals import StoppedError
 from stein.untrusted import CheckpointError
 
-METRIC = "test_nll"  # what early stopping and the best checkpoint go by: the lower the better
 # What the promise "the same bytes" depends on.
 IDENTITY = ("stein", "jax", "jaxlib", "numpy", "devices", "CPU threads", "CPU")
 
 
-def start(config: configs.Config, folder: Path, requests: list[int], show: bool, warn: Callable[[str], None]) -> None:
+Say = Callable[[str], None]
+
+
+def start(
+    config: configs.Config, folder: Path, requests: list[int], show: bool, warn: Say, say: Say = lambda line: None
+) -> None:
     """Train from the beginning in a new directory, whose lock the caller holds.
 
     Args:
         requests: signals received so far (:func:`stein.experiments.signals.requests`); one of them ends the run.
         show: draw a progress bar.
         warn: called with one line for everything that the user should know and that does not end the run.
+        say: called with one line about what is learned from what.
     """
     set_precision(config)
     parts = assemble(config)  # before anything is written: bad data leaves no run behind
     for words in sizes.warnings(parts.data.train.x, parts.data.train.y):
         warn(words)
+    _announce(parts, warn, say)
     durable.sweep(folder)
     folders.write_json(folder / "env.json", _environment())
+    folders.write_json(folder / "data.json", parts.data.facts)
     durable.replace(folder / "config.toml", configs.dump(config).encode())
     _Run(config, folder, parts, requests, show, warn).go_on()
 
 
 def resume(
-    folder: Path, requests: list[int], show: bool, warn: Callable[[str], None], steps: int | None = None
+    folder: Path,
+    requests: list[int],
+    show: bool,
+    warn: Say,
+    say: Say = lambda line: None,
+    allow_changed_data: bool = False,
+    steps: int | None = None,
 ) -> None:
     """Go on with a run, whose lock the caller holds, from its last good checkpoint.
 
     Args:
+        allow_changed_data: go on with other data than the run began with, and warn; else they are a ``ValueError``.
         steps: the new total of its training steps; a finished run goes on too.
     """
     for place in (folder, folder / "checkpoints"):
         durable.sweep(place)
-    config = configs.load(folder / "config.toml") if steps is None else more_steps.check(folder, steps)
+    config = configs.load_run(folder / "config.toml") if steps is None else more_steps.check(folder, steps)
     before, now = folders.read_json(folder / "env.json"), _environment()
     for name in IDENTITY:
         if before.get(name) != now[name]:
             warn(f"{name} was {before.get(name)} and is {now[name]}: the run goes on, the same to rounding only")
     set_precision(config)
-    parts = assemble(config)
+    parts = reassemble(config, folder, allow_changed_data, warn)
+    _announce(parts, warn, say)
     if steps is not None:  # only now: data that is refused leaves a finished run finished
         more_steps.allow(folder, config, warn)
+    if allow_changed_data:
+        folders.write_json(folder / "data.json", parts.data.facts)
     _Run(config, folder, parts, requests, show, warn).go_on()
+
+
+def reassemble(config: configs.Config, folder: Path, allow_changed_data: bool, warn: Say) -> Parts:
+    """The parts of a run that has begun, with the classes and scales that it began with.
+
+    Raises:
+        ValueError: its data are others now, and that is not allowed.
+    """
+
+    def changed(what: str) -> None:
+        if not allow_changed_data:
+            raise ValueError(
+                f"{folder}: its data changed after training began: {what}; `--allow-changed-data` goes on all the same"
+            )
+        warn(f"the data changed after training began: {what}; test points may have been trained on")
+
+    return assemble(config, folders.read_json(folder / "data.json"), changed)
+
+
+def _announce(parts: Parts, warn: Say, say: Say) -> None:
+    say(dataset.describe(parts.data))
+    for note in parts.data.notes:
+        warn(note)
 
 
 def use_compilation_cache() -> None:
@@ -142,9 +182,14 @@ class _Run:
             self.warn(f"{log}: lines are missing at its end; the run goes on without them")
         return state, folders.read_rows(log)
 
+    @property
+    def _metric(self) -> str:
+        """What early stopping and the best checkpoint go by, the lower the better; older runs have one part only."""
+        return "test_nll" if self.parts.data.validation is None else "validation_nll"
+
     def _is_early_enough(self, rows: list[dict[str, Any]]) -> bool:
-        patience = self.config.train.early_stop
-        return bool(patience) and hooks.has_stalled([row[METRIC] for row in rows if METRIC in row], patience)
+        patience, metric = self.config.train.early_stop, self._metric
+        return bool(patience) and hooks.has_stalled([row[metric] for row in rows if metric in row], patience)
 
     def _train(self, state: State, rows: list[dict[str, Any]]) -> State:
         config, parts, start = self.config, self.parts, int(state.step)
@@ -155,7 +200,7 @@ class _Run:
             durable.sync(log.path)  # before the manifest that relies on it
             return msgspec.to_builtins(_Facts(configs.fingerprint(config), size, self.stream))
 
-        best = METRIC if config.checkpoints.best else None
+        best = self._metric if config.checkpoints.best else None
         saver = hooks.Checkpoints(
             self.folder / "checkpoints",
             config.checkpoints.every,
@@ -168,7 +213,7 @@ class _Run:
         name = folders.read_json(self.folder / "env.json").get("run", self.folder.name)
         words = {f"{s}.{k}": v for s, keys in msgspec.to_builtins(config).items() for k, v in keys.items()}
         with contextlib.ExitStack() as stack:
-            called: list[train.Hook] = [hooks.members()]
+            called: list[train.Hook] = [hooks.members(), self._in_units()]
             if config.tracking.diagnostics:
                 called.append(hooks.diagnostics(parts.algorithm, parts.batches, self.warn))
             called += [hooks.evaluation(self._evaluation(), config.evaluation.every), log]
@@ -180,7 +225,7 @@ class _Run:
                 called.append(stack.enter_context(hooks.wandb(config.tracking.wandb, name, words)))
             called += [stack.enter_context(hooks.progress(self.show, start)), self._pulse(start), saver]
             if config.train.early_stop:
-                called.append(hooks.early_stopping(config.train.early_stop, METRIC, rows))
+                called.append(hooks.early_stopping(config.train.early_stop, self._metric, rows))
             called.append(lambda moment: bool(self.requests))
             state, _ = train.run(
                 parts.algorithm,
@@ -201,11 +246,37 @@ class _Run:
         return state
 
     def _evaluation(self) -> Callable[[State], dict[str, float]]:
-        test = self.parts.data.test
-        if test is None:
-            return lambda state: {}
-        scores = evaluate.held_out(self.parts.model, self.parts.likelihood, jnp.asarray(test.x), jnp.asarray(test.y))
-        return lambda state: scores(predict.living(state.particles, state.alive))
+        """The test part and the validation part, in the units of the targets."""
+        loaded = self.parts.data
+        likelihood, scaled = in_units(self.parts.likelihood, loaded)
+        suites = {
+            name: evaluate.held_out(self.parts.model, likelihood, jnp.asarray(part.x), jnp.asarray(scaled(part.y)))
+            for name, part in (("validation", loaded.validation), ("test", loaded.test))
+            if part is not None
+        }
+
+        def scores(state: State) -> dict[str, float]:
+            members = predict.living(state.particles, state.alive)
+            return {
+                f"{name}_{metric.removeprefix('test_')}": value
+                for name, suite in suites.items()
+                for metric, value in suite(members).items()
+            }
+
+        return scores
+
+    def _in_units(self) -> train.Hook:
+        """Densities of standardised targets, per unit of the targets themselves."""
+        units = self.parts.data.units
+        shift = 0.0 if units is None else float(np.log(units.scale).sum())
+
+        def hook(moment: train.Moment) -> None:
+            metrics = moment.metrics
+            metrics["log_likelihood"] -= shift
+            members = metrics["log_likelihood_members"]
+            metrics["log_likelihood_members"] = [None if value is None else value - shift for value in members]
+
+        return hook
 
     def _pulse(self, start: int) -> train.Hook:
         """Step and speed for `stein status`, once a second; a reader sees a whole file, a crash may lose it."""
@@ -228,19 +299,23 @@ class _Run:
         config = self.config
         row = folders.last_row(self.folder / "metrics.jsonl")
         alive = np.flatnonzero(np.asarray(state.alive)).tolist()
-        standardiser = self.parts.data.standardiser
+        loaded = self.parts.data
         about = {
             "version": stein.__version__,
             "config": msgspec.to_builtins(config),
             "alive": alive,
-            "labels": self.parts.data.train.labels,
-            "standardiser": standardiser and {name: value.tolist() for name, value in standardiser._asdict().items()},
+            "labels": loaded.train.labels,
+            "inputs": loaded.inputs,
+            "target": loaded.target,
+            "likelihood": self.parts.likelihood.name,
+            **{name: loaded.facts[name] for name in ("standardiser", "units")},
         }
         # One entry: safetensors writes several in random order, and equal runs shall have equal files.
         checkpoint.export(self.folder / "ensemble.safetensors", state.particles, {"stein": json.dumps(about)})
         numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
         durable.replace(self.folder / "card.md", _card(config, self.parts, numbers, alive).encode())
         method = {"method": config.method.name, "stochastic": config.method.stochastic}
+        numbers |= dataset.baseline(loaded)
         folders.write_json(self.folder / "metrics.json", method | {"steps": int(state.step)} | numbers)
 
 
@@ -271,6 +346,7 @@ def _commit() -> str:
 
 def _card(config: configs.Config, parts: Parts, numbers: dict[str, Any], alive: list[int]) -> str:
     """The model card: what this is, what it was trained on, how good it is, what it is not good for."""
+    config = without_auto(config, parts.data)
     method = rules.lookup(config.method.name)
     source = config.data.name or config.data.file or config.data.inputs
     rows = parts.batches.num_data
@@ -293,7 +369,8 @@ def _card(config: configs.Config, parts: Parts, numbers: dict[str, Any], alive: 
 |---|---|
 {table}
 
-`log_likelihood` and `log_prior` are means over members and the last logged chunk; `test_*` are on held-out data.
+`log_likelihood` and `log_prior` are means over members and the last logged chunk; `test_*` are on held-out data, and
+`validation_*` on the part that early stopping and the best checkpoint go by. All are in the units of the targets.
 
 ## Limits
 

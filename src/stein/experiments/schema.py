@@ -28,6 +28,8 @@ MethodName = Literal[
 ]  # fmt: skip
 ImageName = Literal["digits", "fashion-mnist", "mnist", "cifar10"]
 IMAGES = get_args(ImageName)
+UciName = Literal["uci-concrete", "uci-energy", "uci-wine-quality-red", "uci-yacht"]
+UCI = get_args(UciName)
 FUNCTIONAL = ("f-svgd", "kde-fwgd", "sge-fwgd", "ssge-fwgd", "f-blob")
 NEVER_STOCHASTIC = ("de", "kde-wgd", "sge-wgd", "ssge-wgd", "blob", *FUNCTIONAL)
 WITH_REPULSION = ("fw-svgd", "fw-svgd-l", "fw-svgd-s", "h-svgd", "h-svgd-l", "h-svgd-s", "hp-svgd", "hs-svgd")
@@ -39,17 +41,40 @@ class Data(Struct, frozen=True):
     """What to learn from: a built-in set by name, one file, or a pair of files."""
 
     name: Annotated[
-        Literal["", "regression-1d", "classification-2d", ImageName],
-        about("a data set by name; `stein data list` says where the images are"),
+        Literal["", "regression-1d", "classification-2d", ImageName, UciName],
+        about("a data set by name; `stein data list` says where images and UCI tables are"),
     ] = ""
     file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths start at this file's folder")] = ""
     inputs: Annotated[Text, about(".npy file of the inputs, a row for each point")] = ""
     targets: Annotated[Text, about(".npy file of the targets, goes with inputs")] = ""
     target: Annotated[Text, about("name of the target column, for .csv and .parquet")] = ""
+    test_file: Annotated[Text, about("file of the test points, with the columns of data.file; none are held out")] = ""
+    split_column: Annotated[
+        Text, about("column of a .csv or .parquet that says train, validation or test (or 0 and 1: train and test)")
+    ] = ""
+    split: Annotated[int, about("which of the 20 standard splits of a UCI table", ge=0, le=19)] = 0
     test_fraction: Annotated[float, about("fraction of the points held out for evaluation", ge=0, lt=1)] = 0.1
-    standardise: Annotated[bool, about("shift and scale every input to mean 0 and standard deviation 1")] = False
+    validation_fraction: Annotated[
+        Literal["auto"] | Annotated[float, Meta(ge=0, lt=1)],
+        about(
+            "fraction of the training points held out for early stopping and the best checkpoint; auto: 0.1 if one of "
+            "these is on, else 0"
+        ),
+    ] = "auto"
+    standardise: Annotated[
+        Literal["auto"] | bool,
+        about("shift and scale every input to mean 0 and standard deviation 1; auto: true for tables"),
+    ] = "auto"
+    standardise_targets: Annotated[
+        Literal["auto"] | bool,
+        about("likewise the targets of a regression; numbers stay in their units; auto: true for tables"),
+    ] = "auto"
+    reading: Annotated[
+        Literal["checked", "as-before"],
+        about("checked: doubtful targets are refused, splits are stratified; as-before: as runs made by stein 0.1"),
+    ] = "checked"
     seed: Annotated[Seed, about("seed of the held-out points, and of built-in sets")] = 42
-    folder: Annotated[Text, about("where images by name are looked for first, in torchvision's folders")] = ""
+    folder: Annotated[Text, about("where sets by name are looked for first, in torchvision's folders, and UCI")] = ""
     classes: Annotated[
         tuple[Annotated[int, Meta(ge=0, le=999)], ...],
         about("learn only these classes of the images, renumbered from 0; empty: all", max_length=1000),
@@ -141,9 +166,12 @@ class Likelihood(Struct, frozen=True):
 
     name: Annotated[
         Literal["auto", "gaussian", "heteroscedastic", "categorical"],
-        about("auto: categorical for integer targets, gaussian for others"),
+        about("auto: categorical for text and class numbers, gaussian for other numbers, refused where in doubt"),
     ] = "auto"
-    sigma: Annotated[Literal["learned"] | Positive, about("standard deviation of the gaussian likelihood")] = 1.0
+    sigma: Annotated[
+        Literal["auto", "learned"] | Positive,
+        about("standard deviation of the gaussian likelihood, in the target's units; auto: learned for tables, else 1"),
+    ] = "auto"
     center_logits: Annotated[
         bool, about("kernels compare logits minus their mean over classes, which is all that predictions see")
     ] = False
@@ -153,14 +181,20 @@ class Prior(Struct, frozen=True):
     """What is believed of the weights before any data."""
 
     name: Annotated[Literal["normal", "laplace"], about("independent over the weights")] = "normal"
-    scale: Annotated[Positive, about("standard deviation (normal) or diversity (laplace)")] = 1.0
+    scale: Annotated[
+        Literal["auto"] | Positive,
+        about("standard deviation (normal) or diversity (laplace); auto: for tables 0.2, with classes 0.5, else 1"),
+    ] = "auto"
 
 
 class Train(Struct, frozen=True):
     """The loop."""
 
     steps: Annotated[Steps, about("training steps")] = 10_000
-    batch_size: Annotated[int, about("points in a batch; 0: all of them", ge=0, le=10**9)] = 0
+    batch_size: Annotated[
+        Literal["auto"] | Annotated[int, Meta(ge=0, le=10**9)],
+        about("points in a batch; 0: all of them; auto: at most 256 for tables, else all"),
+    ] = "auto"
     seed: Annotated[Seed, about("seed of first weights, batches and noise")] = 0
     log_every: Annotated[Steps, about("steps between lines of metrics.jsonl, compiled as one loop")] = 100
     precision: Annotated[Literal["float32", "float64"], about("floating-point numbers")] = "float32"
@@ -169,7 +203,7 @@ class Train(Struct, frozen=True):
     ] = "freeze"
     min_alive: Annotated[float, about("the run fails when a smaller fraction of members is finite", gt=0, le=1)] = 0.5
     early_stop: Annotated[
-        int, about("stop after so many evaluations without a better held-out nll; 0: never", ge=0, le=10**9)
+        int, about("stop after so many evaluations without a better validation nll; 0: never", ge=0, le=10**9)
     ] = 0
 
 
@@ -182,8 +216,9 @@ class Optimiser(Struct, frozen=True):
     ] = "adam"
     learning_rate: Annotated[Positive, about("step size; a Langevin step is this over the number of points")] = 1e-3
     schedule: Annotated[
-        Literal["constant", "cosine", "exponential", "polynomial"], about("how the learning rate falls")
-    ] = "constant"
+        Literal["auto", "constant", "cosine", "exponential", "polynomial"],
+        about("how the learning rate falls; auto: cosine for tables, else constant"),
+    ] = "auto"
     final_fraction: Annotated[
         float, about("learning rate at the last step over learning_rate, when it falls", gt=0, lt=1)
     ] = 0.01
@@ -216,7 +251,7 @@ class Checkpoints(Struct, frozen=True):
 
     every: Annotated[Steps, about("steps between checkpoints; a multiple of train.log_every")] = 1000
     keep: Annotated[int, about("latest checkpoints to keep", ge=2, le=10**6)] = 3
-    best: Annotated[bool, about("also keep the one with the best held-out nll")] = False
+    best: Annotated[bool, about("also keep the one with the best validation nll")] = False
 
 
 class Tracking(Struct, frozen=True):
@@ -249,6 +284,38 @@ class Config(Struct, frozen=True):
     def annealing_steps(self) -> int:
         """Length of the annealing, with its default filled in."""
         return self.annealing.steps or self.train.steps // 5
+
+    @property
+    def is_table(self) -> bool:
+        """Whether "auto" means what suits a user's own table."""
+        return bool(self.data.file or self.data.inputs) or self.data.name in UCI
+
+    @property
+    def rate_falls(self) -> bool:
+        """Whether the learning rate depends on the number of steps."""
+        chosen = self.optimiser.schedule
+        return self.is_table if chosen == "auto" else chosen != "constant"
+
+    @property
+    def validation_fraction(self) -> float:
+        """Fraction of the training points that is held out for choices, with its default filled in."""
+        chosen = self.data.validation_fraction
+        return 0.1 * bool(self.train.early_stop or self.checkpoints.best) if chosen == "auto" else chosen
+
+
+FORMER: dict[str, Any] = {
+    "data.validation_fraction": 0.0,
+    "data.standardise": False,
+    "data.standardise_targets": False,
+    "data.reading": "as-before",
+    "likelihood.sigma": 1.0,
+    "prior.scale": 1.0,
+    "train.batch_size": 0,
+    "optimiser.schedule": "constant",
+}
+"""What "auto" and keys that are younger than a run meant when it was made; still so for data that are no tables.
+
+A run's config.toml has every key of its time: a key that is missing there takes this value."""
 
 
 # -- keys ---------------------------------------------------------------------------------------------------

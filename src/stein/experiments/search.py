@@ -40,7 +40,8 @@ class Search(Struct, frozen=True):
     trials: Annotated[int, about("combinations to draw; more of them keep the first", ge=1, le=MOST_TRIALS)] = 20
     seed: Annotated[Seed, about("seed of what is drawn")] = 0
     metric: Annotated[
-        Literal["test_nll", "test_accuracy", "test_rmse"], about("what the best trial is best in, on held-out points")
+        Literal["test_nll", "test_accuracy", "test_rmse"],
+        about("what the best trial is best in, on points held out for the choice"),
     ] = "test_nll"
 
     @property
@@ -80,8 +81,13 @@ class Plan(NamedTuple):
 
     @property
     def unseen(self) -> bool:
-        """Whether there are test points that no trial looks at."""
+        """Whether there are test images that no trial looks at; other trials have a validation part."""
         return self.trials[0].config.data.validate
+
+    @property
+    def metric(self) -> str:
+        """What the choice goes by: in trials on images the test part is one of training images."""
+        return self.search.metric if self.unseen else self.search.metric.replace("test_", "validation_")
 
 
 def load(path: Path) -> Plan:
@@ -114,7 +120,7 @@ def check_folder(plan: Plan, folder: Path) -> None:
     """The trials that are there already must be those of this search."""
     for trial in plan.trials:
         file = trial.place(folder) / "config.toml"
-        if file.exists() and configs.load(file) != trial.config:
+        if file.exists() and configs.load_run(file) != trial.config:
             raise ValueError(f"{file}: is not trial {trial.name} of this search; use another --out")
 
 
@@ -185,6 +191,8 @@ def _changed(base: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     data = document.get("data")
     if isinstance(data, dict) and data.get("name") in IMAGES:
         data["validate"] = True
+    elif isinstance(data, dict) and data.get("validation_fraction", "auto") == "auto" and not data.get("split_column"):
+        data["validation_fraction"] = 0.1
     for name, value in settings.items():
         section, _, key = name.partition(".")
         table = document.setdefault(section, {})
@@ -195,10 +203,12 @@ def _changed(base: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
 
 def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """What a run may do and a search may not."""
-    if not config.data.test_fraction:
-        yield "data.test_fraction", "is 0; must be above 0: trials are compared on held-out points"
+    if config.data.validate and not config.data.test_fraction:
+        yield "data.test_fraction", "is 0; must be above 0: trials are compared on held-out images"
+    if not (config.data.validate or config.validation_fraction or config.data.split_column):
+        yield "data.validation_fraction", "is 0; must be above 0: trials are compared on validation points"
     if config.data.validate and config.train.early_stop:
-        yield "train.early_stop", "must be 0: the best config would be stopped by the test images; search train.steps"
+        yield "train.early_stop", "must be 0: trials and the best config would be stopped by others; search train.steps"
 
 
 def _grid(choices: Choices, fail: Fail) -> list[dict[str, Any]]:

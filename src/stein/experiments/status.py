@@ -26,7 +26,7 @@ def survey(places: Sequence[Path]) -> list[dict[str, Any]]:
 
 def look(run: Path) -> dict[str, Any]:
     """``state`` is running, finished, failed (for a ``reason``) or stopped; ``seconds_left`` only of a running one."""
-    config = configs.load(run / "config.toml")
+    config = configs.load_run(run / "config.toml")
     progress = folders.read_json(run / "progress.json")
     row = folders.last_row(run / "metrics.jsonl")
     running, finished = folders.is_running(run), folders.is_finished(run)

@@ -27,8 +27,7 @@ from stein.train import ParticlesDiedError
 # What the numbers are of, by whether there are test points that no trial has looked at.
 NOTES = {
     True: "`test_*` are of training images held out for the choice; no trial has read the test images.",
-    False: "`test_*` are of held-out points that the choice has used, so that those of the best trial flatter it: "
-    "judge it on points that no trial has seen.",
+    False: "`validation_*` are of training points held out for the choice; the test points had no part in it.",
 }
 
 
@@ -51,9 +50,9 @@ def make_trial(folder: Path, trial: Trial, show: bool = False) -> None:
 
 def write(folder: Path, plan: Plan, command: str) -> dict[str, Any]:
     """sweep.json, sweep.md, best.toml and sweep.png of trials that all have ended; returns the best trial's row."""
-    found = [_row(folder, trial) for trial in plan.trials]
+    found = [_row(folder, trial, plan.metric) for trial in plan.trials]
     folders.write_text(folder / "sweep.json", json.dumps(found, indent=1))
-    metric, sign = plan.search.metric, plan.search.sign
+    metric, sign = plan.metric, plan.search.sign
     judged = sorted(  # of equals the first
         (row for row in found if metric in row["metrics"]), key=lambda row: sign * row["metrics"][metric]
     )
@@ -62,7 +61,10 @@ def write(folder: Path, plan: Plan, command: str) -> dict[str, Any]:
     if not judged:
         raise RuntimeError(f"no trial has a finite {metric}; {folder / 'sweep.json'} says how they ended")
     config = plan.trials[int(judged[0]["trial"])].config
-    config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, validate=False))
+    section = msgspec.structs.replace(config.data, validate=False)
+    if not plan.unseen and not section.split_column:  # all of the training points again
+        section = msgspec.structs.replace(section, validation_fraction="auto")
+    config = msgspec.structs.replace(config, data=section)
     folders.write_text(
         folder / "best.toml",
         f"# Trial {judged[0]['trial']} of {command}, the best of {len(found)}.\n\n{configs.dump(config)}",
@@ -75,7 +77,7 @@ def write(folder: Path, plan: Plan, command: str) -> dict[str, Any]:
 
 def markdown(rows: Sequence[dict[str, Any]], plan: Plan, command: str) -> str:
     """A table in the order of ``rows``."""
-    metric, keys = plan.search.metric, list(plan.trials[0].settings)
+    metric, keys = plan.metric, list(plan.trials[0].settings)
     others = sorted({name for row in rows for name in row["metrics"]} - {metric})
     failed = sum(row["status"] == "failed" for row in rows)
     lines = [
@@ -94,14 +96,15 @@ def markdown(rows: Sequence[dict[str, Any]], plan: Plan, command: str) -> str:
     return "\n".join(lines)
 
 
-def _row(folder: Path, trial: Trial) -> dict[str, Any]:
+def _row(folder: Path, trial: Trial, metric: str) -> dict[str, Any]:
     place = trial.place(folder)
     numbers = folders.read_json(place / "metrics.json")
+    part = metric.partition("_")[0]
     row = {
         "trial": trial.name,
         "settings": trial.settings,
         "status": _status(place),
-        "metrics": {name: value for name, value in numbers.items() if name.startswith("test_")},
+        "metrics": {name: value for name, value in numbers.items() if name.startswith(f"{part}_")},
         "seconds": seconds(place),
     }
     return row | folders.read_json(place / "failed.json")

@@ -112,7 +112,7 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
             cell.place(folder).name: _so_far(folder, cell, learned[cell]) for cell in begun if cell not in finished
         },
         "configs": {
-            cell.row.name: msgspec.to_builtins(configs.load(cell.place(folder) / "config.toml"))
+            cell.row.name: msgspec.to_builtins(configs.load_run(cell.place(folder) / "config.toml"))
             for cell in {cell.row: cell for cell in begun}.values()
         },
     }

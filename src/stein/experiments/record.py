@@ -1,0 +1,116 @@
+"""What a run learned from, in data.json, and what differs when its data are read again. No jax here.
+
+Digests are of what was read, numbers and names, and not of the bytes of a file: a CSV that was saved again is the same.
+"""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from stein.data.files import Table
+
+MOST_COLUMNS = 1000  # more have no digests of their own
+MOST_NUMBERS = 2**24  # above this it is not asked whether rows are only in another order: about a second
+
+
+def facts(table: Table) -> dict[str, Any]:
+    """Rows, names and digests of a table."""
+    columns = _columns(table)
+    found = {
+        "rows": len(table.x),
+        "inputs": list(table.inputs),
+        "target": table.target,
+        "columns": columns,
+        "values": _digest(_numbers(table.x)),
+        "targets": _targets(table),
+        "split": None if table.parts is None else _text_digest(table.parts),
+        "any_order": _any_order(table),
+    }
+    return found | {"digest": _digest(repr(sorted(found.items())).encode())}
+
+
+def difference(before: dict[str, Any], table: Table) -> str:
+    """What differs between a table and the facts that were written about it, in words; empty where nothing does."""
+    now = facts(table)
+    if now["digest"] == before.get("digest"):
+        return ""
+    names, old = now["inputs"], before.get("inputs", [])
+    if sorted(names) == sorted(old) and names != old:
+        return f"its columns have another order: {_some(names)}, before {_some(old)}"
+    if names != old:
+        gone, new = [n for n in old if n not in names], [n for n in names if n not in old]
+        words = [f"{len(names)} inputs, before {len(old)}"] if len(names) != len(old) else []
+        words += [f"no column {_some(gone)}"] if gone else []
+        return ", ".join(words + ([f"new: {_some(new)}"] if new else []))
+    if now["target"] != before.get("target"):
+        return f"the target column is {now['target']!r}, before {before.get('target')!r}"
+    more = now["rows"] - before.get("rows", 0)
+    if more:
+        others = ""
+        if more > 0:
+            rows = before["rows"]
+            parts = None if table.parts is None else table.parts[:rows]
+            first = facts(table._replace(x=table.x[:rows], y=table.y[:rows], parts=parts))
+            others = ", appended to the same rows" if first["digest"] == before["digest"] else ", and others changed"
+        return f"it has {abs(more)} rows {'more' if more > 0 else 'fewer'}{others}"
+    same = [now[key] == before.get(key) for key in ("values", "targets")]
+    if not all(same) and now["any_order"] and now["any_order"] == before.get("any_order"):
+        return "the same rows are in another order"
+    changed = [name for name, digest in now["columns"].items() if digest != before.get("columns", {}).get(name)]
+    if sorted(now["columns"].values()) == sorted(before.get("columns", {}).values()) and changed:
+        return f"the values of columns {_some(changed)} are exchanged"
+    words = []
+    if not same[0]:
+        words.append("input values changed" + (f" in {_some(changed)}" if changed else ""))
+    if not same[1]:
+        words.append("target values changed")
+    return " and ".join(words) or "the split column changed"
+
+
+def _columns(table: Table) -> dict[str, str]:
+    if table.x.ndim != 2 or table.x.shape[1] > MOST_COLUMNS:
+        return {}
+    values = np.ascontiguousarray(table.x.T)
+    return {name: _digest(_numbers(column))[:16] for name, column in zip(table.inputs, values, strict=True)}
+
+
+def _targets(table: Table) -> str:
+    return _text_digest(table.y) if table.y.dtype.kind == "U" else _digest(_numbers(table.y))
+
+
+def _any_order(table: Table) -> str:
+    """A digest of the rows as a set: each row is hashed, the hashes are sorted."""
+    if table.x.size > MOST_NUMBERS:
+        return ""
+    y = table.y
+    if y.dtype.kind == "U":
+        labels, which = np.unique(y, return_inverse=True)
+        y = np.array([int(_text_digest(label)[:12], 16) for label in labels], np.float64)[which]
+    columns = [values.reshape(len(values), -1) for values in (table.x, y) if values.size]
+    hashes = np.zeros(len(table.x), np.uint64)
+    factor = np.uint64(1)
+    with np.errstate(over="ignore"):
+        for values in columns:
+            for column in values.T:
+                factor = factor * np.uint64(0x9E3779B97F4A7C15)
+                bits = np.ascontiguousarray(column, np.float64).view(np.uint64)
+                bits = (bits ^ (bits >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+                hashes += (bits ^ (bits >> np.uint64(32))) * factor
+    return _digest(np.sort(hashes).tobytes())
+
+
+def _numbers(values: np.ndarray) -> bytes:
+    return str(values.shape[1:]).encode() + np.ascontiguousarray(values, np.float64).tobytes()
+
+
+def _text_digest(values: Any) -> str:
+    return _digest("\0".join(np.ravel(values).tolist()).encode(errors="surrogatepass"))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names[:4]) + (", ..." if len(names) > 4 else "")
