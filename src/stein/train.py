@@ -48,7 +48,7 @@ def run(
     batches: Batches | None,
     steps: int,
     *,
-    chunk: int = 1000,
+    chunk: int | Callable[[int], int] = 1000,
     hooks: Iterable[Hook] = (),
     min_alive: float = 0.5,
 ) -> tuple[State, Info]:
@@ -56,7 +56,7 @@ def run(
 
     Args:
         batches: the data; ``None`` for a target without any (:func:`stein.density`).
-        chunk: steps in one jitted scan; scans end at multiples of it.
+        chunk: steps in one jitted scan, or a function from the step at which it begins to its length.
         hooks: called between chunks, in order: progress, logs, checkpoints, evaluation (see :mod:`stein.hooks`).
         min_alive: stop with :class:`ParticlesDiedError` when a smaller fraction of the particles is finite.
 
@@ -66,7 +66,9 @@ def run(
     Raises:
         Interrupted: on Ctrl-C, with the last whole state.
     """
-    inputs.whole(1, steps=steps, chunk=chunk)
+    inputs.whole(1, steps=steps)
+    if not callable(chunk):
+        inputs.whole(1, chunk=chunk)
     if not 0 <= min_alive <= 1:
         raise ValueError(f"min_alive = {min_alive}: must be between 0 and 1")
     if batches is not None:
@@ -77,7 +79,7 @@ def run(
     step, last_step = int(state.step), int(state.step) + steps
     try:
         while step < last_step:
-            length = min(chunk - step % chunk, last_step - step)  # hooks count on multiples, wherever a run goes on
+            length = min(chunk(step) if callable(chunk) else chunk, last_step - step)
             cursor = None if batches is None else batches.cursor(step)
             advanced, info = _advance(algorithm.step, state, batches, cursor, length)
             _check_alive(algorithm, advanced, info, step, min_alive)

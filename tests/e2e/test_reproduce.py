@@ -57,6 +57,7 @@ def test_reproduce_keeps_what_is_finished(tmp_path: Path) -> None:
     assert (tmp_path / "fig1" / "figure.png").stat().st_size > 10_000
 
 
+@pytest.mark.long
 def test_hmc_says_how_far_it_can_be_trusted(tmp_path: Path) -> None:
     run = stein("reproduce", "hmc", "--preset", "smoke", "--tasks", "regression", "--out", str(tmp_path))
     assert run.returncode == 0, run.stderr
@@ -66,6 +67,7 @@ def test_hmc_says_how_far_it_can_be_trusted(tmp_path: Path) -> None:
     assert (tmp_path / "regression.npz").stat().st_size < 1e6
 
 
+@pytest.mark.long
 def test_the_chains_go_on_where_they_were(tmp_path: Path) -> None:
     """Two draws and then two more are the four of a whole run. Sees a key, a tuning or a position that is lost."""
     task, length = toys.regression(), reference.Length(2, 100, 20, 4, 2, 3)

@@ -364,12 +364,13 @@ def problem_with(folder):
     return None
 
 
-def test_damage_is_never_loaded(two):
-    """R5, 1000 damages. Sees a file, a byte or a bit that no check covers, and a fallback that does not come."""
+@pytest.mark.parametrize("number", [250, pytest.param(1000, marks=pytest.mark.long)])
+def test_damage_is_never_loaded(two, number):
+    """R5. Sees a file, a byte or a bit that no check covers, and a fallback that does not come."""
     path, old = two / "step-00000020", contents(two / "step-00000010")
     new, seen, wrong = contents(path), Counter(), []
     with watched() as events:
-        for kind, files in itertools.islice(damages(old, new), 1000):
+        for kind, files in itertools.islice(damages(old, new), number):
             assert any(data != new[name] for name, data in files.items()), "no damage at all"
             for name, content in files.items():
                 (path / name).unlink()
@@ -384,8 +385,8 @@ def test_damage_is_never_loaded(two):
     print(dict(seen))
     assert wrong == []
     assert events == []
-    assert seen.total() == 1000
-    assert seen["bit flipped"] > 800
+    assert seen.total() == number
+    assert seen["bit flipped"] > number - 200
     assert bits(checkpoint.load(path, like())[0]) == bits(state_of(step=20))
 
 

@@ -101,7 +101,7 @@ def test_the_gaussian_process_is_an_rbf_covariance():
     prior = _functional_prior(settings(GP + "gp_scale = 2.0\ngp_length = 0.5"))
     x = jnp.linspace(-1.0, 1.0, 5)[:, None]
     features = jax.random.normal(jax.random.key(1), (3, 5, 1))
-    score = prior(jax.random.key(0), features, x, no_draws)
+    score = prior(jax.random.key(0), features, jnp.ones(len(features), bool), x, no_draws)
     covariance = 4.0 * (np.exp(-((x - x.T) ** 2) / 0.5) + 1e-3 * np.eye(5))
     expected = -np.linalg.solve(covariance, np.asarray(features[..., 0]).T).T[..., None]
     np.testing.assert_allclose(score, expected, rtol=1e-8, atol=1e-10)
@@ -112,7 +112,7 @@ def test_the_gaussian_process_survives_float32(points):
     """Sees a covariance of a full batch that is singular in float32: NaN from its Cholesky factor."""
     prior = _functional_prior(settings(GP))
     x = jnp.linspace(-1.0, 1.0, points, dtype=jnp.float32)[:, None]
-    score = prior(jax.random.key(0), jnp.ones((2, points, 1), jnp.float32), x, no_draws)
+    score = prior(jax.random.key(0), jnp.ones((2, points, 1), jnp.float32), jnp.ones(2, bool), x, no_draws)
     assert np.isfinite(np.asarray(score)).all()
 
 

@@ -39,9 +39,9 @@ def test_the_split_column_is_no_input(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a;b;y\n1;2;3\n", "separated by semicolons; save it with commas"),
+        ("a;b;y\n1;2;3\n", "separated by ';'; save it with commas"),
         ("a\tb\ty\n1\t2\t3\n", "separated by tabs; save it with commas"),
-        ("1,2,3\n4,5,6\n", "the first line holds numbers; must be a header"),
+        ("1,2,3\n4,5,6\n", "has no header; add a first line with the column names"),
     ],
 )
 def test_a_csv_that_is_none_says_so(text, words, tmp_path):

@@ -232,7 +232,8 @@ class _Run:
                 state,
                 parts.batches,
                 config.train.steps - start,
-                chunk=config.train.log_every,
+                # Hooks count on multiples, also where a run goes on between two of them.
+                chunk=lambda step: config.train.log_every - step % config.train.log_every,
                 hooks=called,
                 min_alive=config.train.min_alive,
             )
