@@ -32,6 +32,7 @@ def test_demo_writes_a_report_that_needs_nothing_else(tmp_path: Path) -> None:
     assert (made / "training.gif").read_bytes()[:6] == b"GIF89a"
 
 
+@pytest.mark.long
 def test_reproduce_keeps_what_is_finished(tmp_path: Path) -> None:
     """Sees a cell that is run twice, a seed that does nothing, and a table without its floor."""
     out = str(tmp_path / "fig1")

@@ -91,6 +91,7 @@ def test_a_cell_of_other_settings_is_not_taken_for_this_one(table: Path, cache: 
     assert 0.5 < unfinished["de-42"]["test_accuracy"] < 1
 
 
+@pytest.mark.long
 def test_what_is_finished_stays_and_a_killed_cell_ends_with_the_same_numbers(table: Path, cache: Path) -> None:
     """One cell is taken away and its second training is killed. Sees a cell that is trained twice, one that is judged
     half trained, and a resumed one that ends elsewhere."""

@@ -41,6 +41,7 @@ def test_from_a_written_config_to_a_finished_run(tmp_path: Path, cache: Path) ->
     assert [entry["run"] for entry in listed] == [str(run)]
 
 
+@pytest.mark.long
 def test_without_out_runs_get_names_of_their_own(tmp_path: Path, cache: Path) -> None:
     runs.write_config(tmp_path)
     command = [runs.STEIN, "train", "config.toml", "--method", "de", "--set", "train.steps=100", "--quiet"]
@@ -50,6 +51,7 @@ def test_without_out_runs_get_names_of_their_own(tmp_path: Path, cache: Path) ->
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["config-de", "config-de-2"]
 
 
+@pytest.mark.long
 def test_a_users_own_csv_of_classes(tmp_path: Path, cache: Path) -> None:
     """Names of classes, columns of very different size, and a column name that is nearly right."""
     random = np.random.default_rng(0)
@@ -107,6 +109,7 @@ def test_members_that_all_die_end_the_run_with_step_and_names(tmp_path: Path, ca
     assert (seen["state"], f"error: {seen['reason']}\n") == ("failed", died.stderr)
 
 
+@pytest.mark.long
 def test_a_newer_or_damaged_checkpoint_is_named(tmp_path: Path, cache: Path) -> None:
     """R5 through the command line: damage falls back with a warning; with nothing to fall back to it is exit 2."""
     config = runs.write_config(tmp_path)

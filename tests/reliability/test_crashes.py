@@ -19,9 +19,11 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed"), [(2, 0), *(pytest.param(9, seed, marks=pytest.mark.long) for seed in (0, 1, 2))]
+    ("kills", "seed"), [(3, 0), *(pytest.param(9, seed, marks=pytest.mark.long) for seed in (0, 1, 2))]
 )
-@pytest.mark.parametrize("method", runs.METHODS)
+@pytest.mark.parametrize("method", [
+    pytest.param(name, marks=() if name == "sampler" else pytest.mark.long) for name in runs.METHODS
+])  # fmt: skip
 def test_kills_do_not_change_a_byte(
     method: str, kills: int, seed: int, config: Path, tmp_path: Path, cache: Path
 ) -> None:
@@ -68,10 +70,13 @@ def test_at_most_one_interval_is_lost_and_a_finished_run_says_so(config: Path, t
 # -- R3: signals --------------------------------------------------------------------------------------------
 
 DURING_CHECKPOINT = "opt.safetensors.half:2"
+SHORT = [(signal.SIGINT, "training"), (signal.SIGTERM, "a checkpoint")]
 
 
-@pytest.mark.parametrize("when", ["compilation", "training", "a checkpoint"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("number", "when"), [
+    pytest.param(number, when, id=f"{number.name}-{when}", marks=() if (number, when) in SHORT else pytest.mark.long)
+    for number in (signal.SIGINT, signal.SIGTERM) for when in ("compilation", "training", "a checkpoint")
+])  # fmt: skip
 def test_a_signal_ends_the_run_with_a_checkpoint(
     number: signal.Signals, when: str, config: Path, tmp_path: Path, cache: Path
 ) -> None:

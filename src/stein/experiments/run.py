@@ -122,7 +122,7 @@ def use_compilation_cache() -> None:
         place.mkdir(parents=True, exist_ok=True)
         if os.access(place, os.W_OK):
             jax.config.update("jax_compilation_cache_dir", str(place))
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 class _Facts(msgspec.Struct, forbid_unknown_fields=True):
