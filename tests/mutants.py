@@ -79,7 +79,7 @@ MUTANTS = {
          "    def repulsion(key: Key, gram: Gram | AutodiffGram, view: View) -> Particles:\n"
          "        return local()(key, gram, view)\n"),
     ),
-    "a direction lost at full rank": ("rules/functional.py", ("kept = most if", "kept = most - 1 if")),
+    "a direction lost at full rank": ("rules/functional.py", ("kept: int | Array = most\n", "kept: int | Array = most - 1\n")),
     "energy of the functions": ("rules/functional.py", ("seen = pushes(gram.left, norms, values, vectors)", "seen = values")),
     "probe not balanced": ("rules/functional.py", ("signs / root", "signs * root")),
     "softmax twice": ("likelihoods.py", ("- jax.nn.softmax(outputs)", "- jax.nn.softmax(jax.nn.softmax(outputs))")),
