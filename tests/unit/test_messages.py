@@ -372,3 +372,13 @@ def test_every_number_of_a_run_has_a_group(tmp_path):
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert {tag.split("/")[0] for tag in events.Tags()["scalars"]} == {"train", "kernel", "members"}
+
+
+def test_data_of_the_command_line_replace_those_of_the_file(tmp_path):
+    """What `stein demo` ends with: a written config, and a table of one's own. Sees "data.name is given too"."""
+    path = tmp_path / "stein.toml"
+    path.write_text(config.template())
+    found = config.load(path, ["data.file=houses.csv", "data.target=price"]).data
+    assert (found.name, Path(found.file).name, found.target) == ("", "houses.csv", "price")
+    with pytest.raises(config.ConfigError, match=r"data\.file.* data\.name is given too"):
+        config.load(path, ["data.file=houses.csv", "data.target=price", "data.name=uci-yacht"])

@@ -24,6 +24,7 @@ from stein.experiments.schema import FORMER, IMAGES, KEYS, SECTIONS, UCI, WITH_W
 
 MAX_BYTES = 1_000_000
 WIDTH = 120
+SOURCES = {"name", "file", "inputs"}  # of the section data: one of them says where the data are
 PATHS = ("file", "inputs", "targets", "test_file", "folder")  # of the section data
 
 
@@ -51,6 +52,12 @@ def load(
         changes.append(("method", "name", method, "--method"))
     if stochastic is not None:
         changes.append(("method", "stochastic", stochastic, "--stochastic"))
+    given = {key for section, key, *_ in changes if section == "data"}
+    if given & SOURCES and isinstance(
+        table := document.get("data"), dict
+    ):  # one on the command line replaces the file's
+        for key in (SOURCES | {"targets"}) - given:
+            table.pop(key, None)
     for section, key, value, _ in changes:
         table = document.setdefault(section, {})
         if isinstance(table, dict):  # what is no table is refused below
