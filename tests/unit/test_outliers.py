@@ -140,6 +140,24 @@ def test_energy_is_measured_in_what_the_kernel_weighs():
     assert np.linalg.norm((kept - whole)[near]) < 0.02 * np.linalg.norm(whole[near])
 
 
+def test_the_directions_kept_are_those_with_the_largest_pushes():
+    """Against the sum over the directions chosen here. Fails when directions are chosen by the functions' variance."""
+    view, gram = clusters()
+    norms, unit, values, vectors = functional.spectrum(view)
+    shares = np.asarray(functional.pushes(gram.left, norms, values, vectors))
+    order = np.argsort(-shares)
+    kept = order[: int(np.searchsorted(np.cumsum(shares[order]), 0.9 * shares.sum())) + 1]
+    assert set(kept) != set(range(len(kept)))  # not those of the largest eigenvalues
+    C, expected = np.asarray(gram.left), 0.0
+    for q in kept:
+        v = jnp.tensordot(vectors[:, q], unit, axes=1)
+        pulled = np.asarray(view.pullback(jnp.broadcast_to(v[None], unit.shape)))
+        a = np.asarray(norms * vectors[:, q])[:, None]
+        expected = expected + a * (C @ pulled) - C @ (a * pulled)
+    found = np.asarray(rules.exact(energy=0.9)(jax.random.key(0), gram, view))
+    np.testing.assert_allclose(found, expected, atol=1e-9 * np.abs(expected).max())
+
+
 # -- functional priors and the dead --------------------------------------------------------------------------
 
 
