@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from stein import tree
 from stein.types import Model
@@ -57,6 +58,14 @@ def close(a, b, tolerance):
     """All leaves of two trees agree, relatively or absolutely."""
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=tolerance, atol=tolerance)
+
+
+def assert_refused(call, message: str) -> None:
+    """A ``ValueError`` of one line with this message in it."""
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the message is checked below
+        call()
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def central_difference(function, x: np.ndarray, width: float = 1e-5) -> np.ndarray:

@@ -69,6 +69,11 @@ class Result(NamedTuple):
     numbers: dict[str, Numbers]
     floor: Numbers  # of as many draws of the posterior as there are members
 
+    @property
+    def rows(self) -> dict[str, Numbers]:
+        """The numbers of every method, and last those of the draws."""
+        return self.numbers | {f"{self.task.particles} draws of the posterior": self.floor}
+
 
 def run(*, steps: int = STEPS, seed: int = 42, begin: Begin) -> Result:
     """Train every method on the same data from the same prior draws, two at a time.
@@ -121,10 +126,9 @@ def _two_at_a_time(
 
 def table(result: Result) -> tuple[list[str], list[list[str]]]:
     """Header and rows: the columns are explained by :data:`COLUMNS`."""
-    rows = result.numbers | {f"{result.task.particles} draws of the posterior": result.floor}
     return (
         ["method", *(words for words, _ in COLUMNS.values())],
-        [[label, *(f"{row[name]:.2f}" for name in COLUMNS)] for label, row in rows.items()],
+        [[label, *(f"{row[name]:.2f}" for name in COLUMNS)] for label, row in result.rows.items()],
     )
 
 
@@ -181,7 +185,7 @@ def write(result: Result, folder: Path) -> None:
     picture, film = folder / "regression.png", folder / "training.gif"
     plots.regression(toys.GRID, result.members, x, y).savefig(picture, dpi=150)
     plots.animation(film, toys.GRID, result.frames, x, y)
-    write_json(folder / "numbers.json", result.numbers | {f"{task.particles} draws of the posterior": result.floor})
+    write_json(folder / "numbers.json", result.rows)
     sections = [
         (
             "What the ensembles say",
