@@ -25,14 +25,15 @@ from pathlib import Path
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
+
+import checked
 
 jax.config.update("jax_enable_x64", True)  # exact identities are checked to 1e-10; float32 tests cast
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 if "STEIN_TESTS_UNCHECKED" not in os.environ:  # where they are only collected
-    install_import_hook("stein", "checked.typechecker")
+    checked.install("stein")
 
 # The same examples everywhere, however slow the machine.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

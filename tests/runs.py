@@ -36,10 +36,12 @@ every = 500
 every = 100
 keep = 2
 best = true
+[tracking]
+diagnostics = false
 """
 METHODS = {
     "w-svgd": ["--method", "w-svgd"],
-    "de": ["--method", "de"],
+    "de": ["--method", "de", "--set", "tracking.diagnostics=true"],
     "sampler": ["--method", "w-svgd", "--stochastic"],
 }
 # Every place where the process writes something that it needs again.

@@ -27,6 +27,7 @@ steps = 150
 [optimiser]
 learning_rate = 0.01
 [tracking]
+diagnostics = false
 tensorboard = false
 """
 

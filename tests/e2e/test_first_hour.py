@@ -121,7 +121,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(
-    "place", [pytest.param(p, marks=() if p.startswith(("metrics", "config")) else pytest.mark.long) for p in PLACES]
+    "place", [pytest.param(p, marks=() if p == "config.toml.renamed" else pytest.mark.long) for p in PLACES]
 )
 def test_a_crash_on_the_way_to_more_steps_leaves_the_old_run_or_the_longer_one(place, whole, tmp_path, monkeypatch):
     """Sees a run that counts as finished with a total that it has not reached, or that cannot go on."""

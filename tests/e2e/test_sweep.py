@@ -27,6 +27,7 @@ every = 0
 [base.checkpoints]
 every = 10
 [base.tracking]
+diagnostics = false
 tensorboard = false
 [search.keys]
 optimiser.learning_rate = [1e30, 0.05, 1e-4]

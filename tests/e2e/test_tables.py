@@ -123,6 +123,7 @@ def missing(*names: str) -> list[str]:
     return [file.path for file in files if sources.find(file, None) is None]
 
 
+@pytest.mark.long
 @pytest.mark.skipif("STEIN_DATA" not in os.environ, reason="STEIN_DATA is not set: there are no real images")
 def test_fashion_against_digits(tmp_path: Path, cache: Path) -> None:
     """Two classes of FashionMNIST, all of MNIST's test images. Sees another set than the one that was asked for, and

@@ -40,7 +40,7 @@ ENVIRONMENTS = {
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name.startswith(("no home", "closed")) else pytest.mark.long)
+    pytest.param(name, marks=() if name.startswith("no home") else pytest.mark.long)
     for name in ENVIRONMENTS
 ])  # fmt: skip
 def test_the_environment_does_not_change_a_byte(

@@ -116,7 +116,9 @@ class Linear:
         return 1 / (1e-5 + np.abs(g))
 
 
-@pytest.mark.parametrize("preconditioned", [False, True], ids=["sgld", "psgld"])
+@pytest.mark.parametrize(
+    "preconditioned", [pytest.param(False, id="sgld", marks=pytest.mark.long), pytest.param(True, id="psgld")]
+)
 def test_langevin_has_exactly_the_stationary_law_of_its_recursion(preconditioned):
     """Three step sizes, 5000 chains each (one draw a chain, so |z| is exact): means and covariances at |z| < 4.6.
 

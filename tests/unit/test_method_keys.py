@@ -62,7 +62,10 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
+SHORT = ("repulsion_energy", "freeze_bandwidth_after", "freeze_preconditioner_after", "measurement_subset", "gp_scale")
+
+
+@pytest.mark.parametrize("name", [pytest.param(p, marks=() if p in SHORT else pytest.mark.long) for p in PAIRS])
 def test_the_key_changes_the_result(name):
     """Sees a key that is read and forgotten on its way to the rule, the step or the target."""
     before, change = PAIRS[name]

@@ -164,6 +164,9 @@ def animation(
             axis.set_title(f"{method}, step {step}", fontsize=9)
         return list(axes)
 
+    draw(frames[0])
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once: every frame has the same axes
     held = [*frames, *[frames[-1]] * (len(frames) // 4)]  # so that the end can be looked at before it starts again
     FuncAnimation(figure, draw, frames=held, init_func=lambda: list(axes)).save(path, PillowWriter(fps=8))
 
