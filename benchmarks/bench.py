@@ -18,10 +18,11 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from stein import data, doctor, evaluate, hooks, likelihoods, models, predict, priors, targets, train
+from stein import data, evaluate, hooks, likelihoods, models, predict, priors, targets, train
+from stein.cli import doctor
 from stein.ensembles import build
-from stein.experiments import variants
 from stein.models import resnet
+from stein.paper import variants
 
 HERE = Path(__file__).parent
 REPEATS, PAIRS = 7, 20
@@ -215,9 +216,9 @@ FIRST_STEP = """
 import pathlib, sys, time
 import jax
 from stein import train
-from stein.experiments import config, run
-from stein.experiments.assemble import assemble
-parts = assemble(config.load(pathlib.Path(sys.argv[1])))
+from stein.runs import configs
+from stein.runs.build import assemble
+parts = assemble(configs.load(pathlib.Path(sys.argv[1])))
 state = jax.jit(lambda key: parts.algorithm.init(key, 50))(jax.random.key(0))
 train.run(parts.algorithm, state, parts.batches, 1)
 print(time.time())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stein.data import sources
+from stein.datasets import sources
 
 PIXELS = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
 LABELS = np.array([7, 0], np.uint8)

@@ -1,28 +1,37 @@
 """Stein variational neural-network ensembles: members that talk to each other."""
 
 # Everything is imported on first use, so that `stein --help` need not wait for jax.
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from stein.ensembles import build, ensemble
+    from stein.runs.run import load
     from stein.sharding import shard
+    from stein.storage import checkpoint
     from stein.targets import density, posterior
 
     from . import (
-        checkpoint,
+        batches,
         data,
+        datasets,
+        evaluate,
         functional_priors,
         hmc,
         hooks,
         kernels,
         likelihoods,
+        measurements,
+        methods,
+        metrics,
         models,
         predict,
+        predictions,
         priors,
         rules,
+        runs,
         samples,
         schedules,
         scores,
@@ -30,24 +39,35 @@ if TYPE_CHECKING:
         steps,
         targets,
         train,
+        tree,
+        types,
     )
 
 __all__ = [
+    "batches",
     "build",
     "checkpoint",
     "data",
+    "datasets",
     "density",
     "ensemble",
+    "evaluate",
     "functional_priors",
     "hmc",
     "hooks",
     "kernels",
     "likelihoods",
+    "load",
+    "measurements",
+    "methods",
+    "metrics",
     "models",
     "posterior",
     "predict",
+    "predictions",
     "priors",
     "rules",
+    "runs",
     "samples",
     "schedules",
     "scores",
@@ -56,22 +76,28 @@ __all__ = [
     "steps",
     "targets",
     "train",
+    "tree",
+    "types",
 ]
 
 _HOME = {
     "build": "stein.ensembles",
+    "checkpoint": "stein.storage",
     "density": "stein.targets",
     "ensemble": "stein.ensembles",
+    "load": "stein.runs.run",
     "posterior": "stein.targets",
     "shard": "stein.sharding",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
+def __getattr__(name: str) -> _typing.Any:
+    if name == "checkpoint":
+        value: _typing.Any = _importlib.import_module("stein.storage.checkpoint")
+    elif name in _HOME:
+        value = getattr(_importlib.import_module(_HOME[name]), name)
     elif name in __all__:
-        value = importlib.import_module(f"stein.{name}")
+        value = _importlib.import_module(f"stein.{name}")
     else:
         raise AttributeError(f"module 'stein' has no attribute {name!r}")
     globals()[name] = value
@@ -79,4 +105,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted(["__version__", *__all__])

@@ -1,5 +1,6 @@
 """An ensemble in training: one state for all rules, and the pure function that moves it a step on."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,6 +80,7 @@ def ensemble(
         copies are set apart by normal noise of standard deviation ``spread``.
     """
     if not isinstance(rule, Rule):
+        _check_force(rule)
         rule = Rule(rule)
     if not isinstance(step, steps.Step):
         step = steps.descend(step)
@@ -113,7 +115,7 @@ def ensemble(
 
     def examine(state: State, batch: Batch | None) -> dict[str, Float[Array, ""]]:
         view, force, _, _ = look(state, batch)
-        return diagnose(view, force, anneal(state.step) / temperature)
+        return diagnose(view, force)
 
     def advance(state: State, batch: Batch | None) -> tuple[State, Info]:
         view, force, memory, key_fresh = look(state, batch)
@@ -133,13 +135,13 @@ def ensemble(
     return Algorithm(init, advance, examine, target, on_nan)
 
 
-def diagnose(view: View, force: rules.Force, drive: Float[Array, ""]) -> dict[str, Float[Array, ""]]:
+def diagnose(view: View, force: rules.Force) -> dict[str, Float[Array, ""]]:
     """How the members get on with each other.
 
     ``bandwidth_*``, ``row_sum_*`` (mean of a kernel row) and ``similarity_*`` (mean kernel value of two different
     members) for each kernel, which compares ``weights`` or ``functions``; ``force_ratio``, the norm of the repulsion
     over that of the rest of the drift; ``effective_rank`` of the members' functions; and the ``stein_discrepancy`` from
-    the target, on this minibatch and without annealing.
+    the posterior, on this minibatch, without annealing and temperature.
     """
     found: dict[str, Float[Array, ""]] = {}
     for space, gram in force.grams.items():
@@ -150,8 +152,7 @@ def diagnose(view: View, force: rules.Force, drive: Float[Array, ""]) -> dict[st
         rest = tree.add(force.drift, tree.scale(-1.0, force.repulsion))
         found["force_ratio"] = diagnostics.norm(force.repulsion) / diagnostics.norm(rest)
     found["effective_rank"] = diagnostics.effective_rank(view.features, view.alive)
-    score = tree.scale(1 / drive, view.score_w)
-    found["stein_discrepancy"] = diagnostics.stein_discrepancy(view.weights, score, view.alive)
+    found["stein_discrepancy"] = diagnostics.stein_discrepancy(view.weights, view.posterior_w, view.alive)
     return found
 
 
@@ -222,6 +223,19 @@ def _given(weights: Any, target: Target, key: Key, ids: Int[Array, " n"], spread
     inputs.positive(or_zero=n == 1, spread=spread)  # identical members would never part
     copies = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], n, axis=0), weights)
     return tree.add(copies, tree.scale(spread, tree.normal(key, ids, copies)))
+
+
+def _check_force(rule: Any) -> None:
+    """A plain force takes three arguments; `rules.w_svgd` without its parentheses is no rule yet."""
+    if not callable(rule):
+        raise ValueError(f"rule is of type {type(rule).__name__}: must be a rule, or a function (key, view, memory)")
+    name, signature = getattr(rule, "__name__", type(rule).__name__), inspect.signature(rule)
+    if signature.return_annotation in (Rule, "Rule"):
+        raise ValueError(f"rule = {name}: makes a rule, and is none itself; call it: {name}()")
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        raise ValueError(f"rule = {name}: must be a rule, or a function (key, view, memory)") from None
 
 
 def _check(target: Target, rule: Rule, step: steps.Step, temperature: float, start: str, on_nan: str) -> None:

@@ -1,23 +1,20 @@
 """From a trained ensemble's answers and labelled data to one flat dict of numbers."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from stein import inputs, predict, targets
+from stein import inputs, metrics, predict, targets
 from stein.data import corruptions
 from stein.ensembles import State
 from stein.inputs import shaped
 from stein.likelihoods import Likelihood
-from stein.metrics import calibration, ood, scoring, uncertainty
-from stein.metrics import classification as scores
-from stein.metrics import regression as mixtures
 from stein.metrics.classification import Labels, Probabilities
 from stein.metrics.regression import Members, Targets
+from stein.predictions import Prediction
 from stein.types import Model, Particles
 
 Others = Float[np.ndarray, "_ _ _"]
@@ -29,29 +26,32 @@ CURVE_POINTS = 500
 INTERVALS = (0.5, 0.9, 0.95)
 
 
-def held_out(model: Model, likelihood: Likelihood, x: Any, y: Any) -> Callable[[State | Particles], dict[str, float]]:
+def held_out(
+    model: Model,
+    likelihood: Likelihood,
+    x: Any,
+    y: Any,
+    in_units: Callable[[Prediction], Prediction] = lambda prediction: prediction,
+) -> Callable[[State | Particles], dict[str, float]]:
     """An evaluation on data that training does not see.
+
+    Args:
+        in_units: from what the likelihood predicts to what ``y`` is measured in, where targets are standardised.
 
     Returns:
         A function of a state, or of particles without the dead (:func:`stein.predict.living`): ``test_nll`` of the
-        ensemble, ``test_nll_members``, the mean of its members' own, and ``test_accuracy`` or ``test_rmse``.
+        ensemble, ``test_nll_members``, the mean of its members' own, and ``test_accuracy`` or ``test_rmse``. All are
+        NaN where a living member's outputs are not finite.
     """
     targets.check_data(model, likelihood, x, y)
-    x, y = jnp.asarray(inputs.array("x", x)), jnp.asarray(inputs.array("y", y))
-
-    @jax.jit
-    def score(particles: Particles, x: Array, y: Array) -> dict[str, Float[Array, ""]]:
-        outputs = predict.outputs(model, particles, x, all_members=True)
-        log_probs = jax.vmap(likelihood.log_prob, (0, None))(outputs, y)
-        found = {"test_nll": scoring.nll(log_probs), "test_nll_members": -jnp.mean(log_probs)}
-        if "probabilities" in likelihood.features:
-            return found | {"test_accuracy": scoring.accuracy(jax.nn.softmax(outputs), y)}
-        means = jax.vmap(likelihood.features["outputs"].forward)(outputs)
-        return found | {"test_rmse": scoring.rmse(means, y.reshape(means.shape[1:]))}
+    x, y = inputs.array("x", x), inputs.array("y", y)
 
     def judge(members: State | Particles) -> dict[str, float]:
-        particles = predict.living(members.particles, members.alive) if isinstance(members, State) else members
-        return {name: float(value) for name, value in score(particles, x, y).items()}
+        living = predict.living(members.particles, members.alive) if isinstance(members, State) else members
+        outputs = predict.in_chunks(model, living, x, all_members=True)
+        finite = bool(np.isfinite(outputs).all())
+        scores = in_units(likelihood.predictive(outputs if finite else np.zeros_like(outputs))).scores(y)
+        return {f"test_{name}": value if finite else math.nan for name, value in scores.items()}
 
     return judge
 
@@ -74,21 +74,21 @@ def classification(
     """
     probabilities, others = _probabilities(log_probabilities, y, outside)
     mean = _mean(probabilities)
-    right = scores.right(mean, y)
-    members = scores.accuracy_of_members(probabilities, y)
+    right = metrics.classification.right(mean, y)
+    members = metrics.classification.accuracy_of_members(probabilities, y)
     found = {
         "accuracy": float(right.mean()),
-        "nll": scores.nll(log_probabilities, y),
-        "nll_paper": scores.nll_paper(log_probabilities, y),
-        "nll_members": scores.nll_members(log_probabilities, y),
-        "brier": scores.brier(mean, y),
-        "ece": calibration.ece(mean.max(axis=1), right),
+        "nll": metrics.classification.nll(log_probabilities, y),
+        "nll_paper": metrics.classification.nll_paper(log_probabilities, y),
+        "nll_members": metrics.classification.nll_members(log_probabilities, y),
+        "brier": metrics.classification.brier(mean, y),
+        "ece": metrics.calibration.ece(mean.max(axis=1), right),
         "member_accuracy": float(members.mean()),
         "member_accuracy_min": float(members.min()),
-        "member_disagreement": scores.pairwise_disagreement(probabilities),
-        "entropy": float(uncertainty.entropy(mean).mean()),
-        "model_disagreement": float(uncertainty.disagreement(probabilities).mean()),
-        "mutual_information": float(uncertainty.mutual_information(probabilities).mean()),
+        "member_disagreement": metrics.classification.pairwise_disagreement(probabilities),
+        "entropy": float(metrics.uncertainty.entropy(mean).mean()),
+        "model_disagreement": float(metrics.uncertainty.disagreement(probabilities).mean()),
+        "mutual_information": float(metrics.uncertainty.mutual_information(probabilities).mean()),
     }
     if not others:
         return found | _ranking(probabilities, right, None)
@@ -108,8 +108,8 @@ def classification_curves(
     disagreement (``accuracy_md``), beside that of a perfect ranking."""
     probabilities, others = _probabilities(log_probabilities, y, outside)
     mean = _mean(probabilities)
-    right = scores.right(mean, y)
-    bins = calibration.reliability(mean.max(axis=1), right)
+    right = metrics.classification.right(mean, y)
+    bins = metrics.calibration.reliability(mean.max(axis=1), right)
     curves: dict[str, Any] = {}
     for name, other in others.items() or [("test", None)]:
         found = _curves(probabilities, right, other)
@@ -138,19 +138,19 @@ def corruption(
         predict: from images to the members' log-probabilities.
         images: clean ones, (rows, height, width, channels), as they were before any standardisation.
     """
-    clean = _entropy(scores.probabilities(predict(images)))
+    clean = _entropy(metrics.classification.probabilities(predict(images)))
     rows = []
     for sigma in sigmas:
         said = predict(corruptions.gaussian_blur(images, sigma))
-        mean = _mean(scores.probabilities(said))
-        right = scores.right(mean, y)
+        mean = _mean(metrics.classification.probabilities(said))
+        right = metrics.classification.right(mean, y)
         rows.append(
             {
                 "sigma": float(sigma),
                 "accuracy": float(right.mean()),
-                "ece": calibration.ece(mean.max(axis=1), right),
-                "nll": scores.nll(said, y),
-                "auroc_h": ood.auroc(uncertainty.entropy(mean), clean),
+                "ece": metrics.calibration.ece(mean.max(axis=1), right),
+                "nll": metrics.classification.nll(said, y),
+                "auroc_h": metrics.ood.auroc(metrics.uncertainty.entropy(mean), clean),
             }
         )
     return rows
@@ -160,18 +160,18 @@ def _detection(inside: Probabilities, outside: Others) -> dict[str, float]:
     """How well each uncertainty tells the two sets apart, and how much larger it is outside."""
     by = {
         "h": _entropy,
-        "md": uncertainty.disagreement,
-        "md_rms": uncertainty.rms_disagreement,
-        "mi": uncertainty.mutual_information,
+        "md": metrics.uncertainty.disagreement,
+        "md_rms": metrics.uncertainty.rms_disagreement,
+        "mi": metrics.uncertainty.mutual_information,
     }
     found: dict[str, float] = {}
     for key, score in by.items():
         pair = score(outside), score(inside)
         found |= {
-            f"auroc_{key}": ood.auroc(*pair),
-            f"aupr_{key}": ood.aupr(*pair),
-            f"fpr95_{key}": ood.fpr95(*pair),
-            f"{key}_ratio": ood.ratio(*pair),
+            f"auroc_{key}": metrics.ood.auroc(*pair),
+            f"aupr_{key}": metrics.ood.aupr(*pair),
+            f"fpr95_{key}": metrics.ood.fpr95(*pair),
+            f"{key}_ratio": metrics.ood.ratio(*pair),
         }
     return found
 
@@ -192,22 +192,22 @@ def _curves(probabilities: Probabilities, right: np.ndarray, other: Others | Non
     answers = np.concatenate([right, np.zeros(points, bool)])
 
     def curve(score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        return calibration.curve(np.concatenate([score(part) for part in parts]), answers, most)
+        return metrics.calibration.curve(np.concatenate([score(part) for part in parts]), answers, most)
 
-    best = calibration.perfect(int(right.sum()), most)
-    return _Curves(curve(_entropy), curve(uncertainty.disagreement), best, points)
+    best = metrics.calibration.perfect(int(right.sum()), most)
+    return _Curves(curve(_entropy), curve(metrics.uncertainty.disagreement), best, points)
 
 
 def _ranking(probabilities: Probabilities, right: np.ndarray, other: Others | None) -> dict[str, float]:
     found = _curves(probabilities, right, other)
     curves = {"": found.by_entropy, "_md": found.by_disagreement}
     return {
-        **{f"calibration{by}_area": calibration.area(curve) for by, curve in curves.items()},
-        "calibration_area_perfect": calibration.area(found.perfect),
-        **{f"calibration{by}_coverage97": float(calibration.coverage(curve)) for by, curve in curves.items()},
-        "calibration_coverage97_perfect": float(calibration.coverage(found.perfect)),
+        **{f"calibration{by}_area": metrics.calibration.area(curve) for by, curve in curves.items()},
+        "calibration_area_perfect": metrics.calibration.area(found.perfect),
+        **{f"calibration{by}_coverage97": float(metrics.calibration.coverage(curve)) for by, curve in curves.items()},
+        "calibration_coverage97_perfect": float(metrics.calibration.coverage(found.perfect)),
         **{
-            f"calibration{by}_rises": calibration.rises(curve, max(1, len(curve) // 100))
+            f"calibration{by}_rises": metrics.calibration.rises(curve, max(1, len(curve) // 100))
             for by, curve in curves.items()
         },
         "calibration_outside_points": float(found.outside_points),
@@ -215,7 +215,7 @@ def _ranking(probabilities: Probabilities, right: np.ndarray, other: Others | No
 
 
 def _entropy(probabilities: Others) -> np.ndarray:
-    return uncertainty.entropy(_mean(probabilities))
+    return metrics.uncertainty.entropy(_mean(probabilities))
 
 
 def _mean(probabilities: Others) -> np.ndarray:
@@ -236,7 +236,7 @@ def _probabilities(
             raise ValueError(
                 f"{name} is {logs.shape}: must have {n} members and {classes} classes, as the test points have"
             )
-        found[name] = scores.probabilities(logs, name)
+        found[name] = metrics.classification.probabilities(logs, name)
     return found.pop("log_probabilities"), found
 
 
@@ -247,13 +247,13 @@ def _probabilities(
 def regression(means: Members, sigmas: Members, y: Targets) -> dict[str, float]:
     """RMSE, negative log-likelihoods and CRPS of the mixture of all members, and how many targets its central intervals
     hold (``coverage_90`` should be 0.9)."""
-    levels = mixtures.levels(means, sigmas, y)
+    levels = metrics.regression.levels(means, sigmas, y)
     return {
-        "rmse": mixtures.rmse(means, y),
-        "nll": mixtures.nll(means, sigmas, y),
-        "nll_members": mixtures.nll_members(means, sigmas, y),
-        "crps": mixtures.crps(means, sigmas, y),
-        **{f"coverage_{round(100 * wanted)}": mixtures.coverage(levels, wanted) for wanted in INTERVALS},
+        "rmse": metrics.regression.rmse(means, y),
+        "nll": metrics.regression.nll(means, sigmas, y),
+        "nll_members": metrics.regression.nll_members(means, sigmas, y),
+        "crps": metrics.regression.crps(means, sigmas, y),
+        **{f"coverage_{round(100 * wanted)}": metrics.regression.coverage(levels, wanted) for wanted in INTERVALS},
     }
 
 
@@ -261,5 +261,5 @@ def regression(means: Members, sigmas: Members, y: Targets) -> dict[str, float]:
 def regression_curves(means: Members, sigmas: Members, y: Targets) -> dict[str, Any]:
     """For central intervals of 5 % to 95 %: how many of the targets they should hold, and do."""
     wanted = [percent / 100 for percent in range(5, 100, 5)]
-    levels = mixtures.levels(means, sigmas, y)
-    return {"coverage": {"wanted": wanted, "found": [mixtures.coverage(levels, share) for share in wanted]}}
+    levels = metrics.regression.levels(means, sigmas, y)
+    return {"coverage": {"wanted": wanted, "found": [metrics.regression.coverage(levels, share) for share in wanted]}}

@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.special import log_softmax
 
 from stein import inputs, versions
+from stein.predictions import ClassPrediction, Prediction, RegressionPrediction
 
 versions.require()
 
@@ -34,14 +36,20 @@ class FeatureMap(NamedTuple):
 class Likelihood(NamedTuple):
     """``log_prob(outputs, y) -> (b,)``, its gradient ``score(outputs, y) -> (b, c)``, and feature maps by name.
 
-    ``check(outputs_per_point, y)`` raises ``ValueError`` for targets that this likelihood cannot explain.
+    ``predictive(outputs)`` turns the members' outputs (n, b, c) into a :data:`stein.predictions.Prediction`;
+    ``check(outputs_per_point, y)`` raises ``ValueError`` for targets that this likelihood cannot explain. A network has
+    ``extra_outputs`` more outputs than there are targets or classes; with ``shared_sigma`` one more number, the same
+    for all inputs (:func:`stein.models.with_log_sigma`).
     """
 
     name: str
     log_prob: Callable[[Outputs, Array], Float[Array, " b"]]
     score: Callable[[Outputs, Array], Outputs]
     features: Mapping[str, FeatureMap]
+    predictive: Callable[[np.ndarray], Prediction]
     check: Callable[[int, np.ndarray], None]
+    extra_outputs: int = 0
+    shared_sigma: bool = False
 
 
 def gaussian(sigma: float | None = 1.0) -> Likelihood:
@@ -51,7 +59,7 @@ def gaussian(sigma: float | None = 1.0) -> Likelihood:
     (see :func:`stein.models.with_log_sigma`).
     """
     if sigma is None:
-        return heteroscedastic()._replace(name="gaussian, learned sigma")
+        return heteroscedastic()._replace(name="gaussian, learned sigma", extra_outputs=0, shared_sigma=True)
     inputs.positive(sigma=sigma)
 
     def log_prob(outputs: Outputs, y: Array) -> Array:
@@ -61,11 +69,15 @@ def gaussian(sigma: float | None = 1.0) -> Likelihood:
     def score(outputs: Outputs, y: Array) -> Outputs:
         return (_like(outputs, y) - outputs) / sigma**2
 
+    def predictive(outputs: np.ndarray) -> Prediction:
+        means = np.asarray(outputs, float)
+        return RegressionPrediction(means, np.full_like(means, sigma))
+
     def check(outputs: int, y: np.ndarray) -> None:
         _check_regression(outputs, y, means=outputs)
 
     identity = FeatureMap(lambda outputs: outputs, lambda outputs, u: u)
-    return Likelihood("gaussian", log_prob, score, {"outputs": identity}, check)
+    return Likelihood("gaussian", log_prob, score, {"outputs": identity}, predictive, check)
 
 
 def heteroscedastic() -> Likelihood:
@@ -88,13 +100,20 @@ def heteroscedastic() -> Likelihood:
             [residual * jnp.exp(-log_sigma), jnp.sum(residual**2 - 1, axis=1, keepdims=True)], axis=1
         )
 
+    def predictive(outputs: np.ndarray) -> Prediction:
+        outputs = np.asarray(outputs, float)
+        means = outputs[:, :, :-1]
+        return RegressionPrediction(means, np.broadcast_to(np.exp(outputs[:, :, -1:]), means.shape))
+
     def check(outputs: int, y: np.ndarray) -> None:
         if outputs < 2:
             raise ValueError(f"the model has {outputs} output: a mean and log sigma need at least 2")
         _check_regression(outputs, y, means=outputs - 1)
 
     means = FeatureMap(lambda outputs: outputs[:, :-1], lambda outputs, u: jnp.pad(u, ((0, 0), (0, 1))))
-    return Likelihood("heteroscedastic gaussian", log_prob, score, {"outputs": means}, check)
+    return Likelihood(
+        "heteroscedastic gaussian", log_prob, score, {"outputs": means}, predictive, check, extra_outputs=1
+    )
 
 
 def categorical(center_logits: bool = False) -> Likelihood:
@@ -117,6 +136,9 @@ def categorical(center_logits: bool = False) -> Likelihood:
         p = jax.nn.softmax(outputs)
         return p * (u - jnp.sum(p * u, axis=1, keepdims=True))
 
+    def predictive(outputs: np.ndarray) -> Prediction:
+        return ClassPrediction(log_softmax(np.asarray(outputs, float), axis=2))
+
     def check(outputs: int, y: np.ndarray) -> None:
         if not np.issubdtype(y.dtype, np.integer):
             raise ValueError(f"y has type {y.dtype}: class labels must be integers")
@@ -132,7 +154,7 @@ def categorical(center_logits: bool = False) -> Likelihood:
         "outputs": FeatureMap(centred, lambda outputs, u: centred(u)),
         "probabilities": FeatureMap(jax.nn.softmax, through_softmax),
     }
-    return Likelihood("categorical", log_prob, score, features, check)
+    return Likelihood("categorical", log_prob, score, features, predictive, check)
 
 
 def _like(mean: Array, y: Array) -> Array:

@@ -1,6 +1,5 @@
 """What a trained ensemble says about new inputs."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,9 +10,22 @@ from jaxtyping import Array, Float
 
 from stein import inputs
 from stein.ensembles import State
+from stein.likelihoods import Likelihood
+from stein.predictions import Prediction
 from stein.types import Model, Particles
 
-Link = Callable[[Array], Array]
+CHUNK = 1000
+IMAGE_CHUNK = 100
+"""Rows per call of a network: a thousand is fast for tables; the activations of convolutions would take gigabytes."""
+
+
+def prediction(model: Model, likelihood: Likelihood, members: State | Particles, x: Any) -> Prediction:
+    """What the ensemble predicts for every input: mean, spread and intervals, or probabilities of classes.
+
+    Args:
+        members, x: as in :func:`outputs`.
+    """
+    return likelihood.predictive(in_chunks(model, members, x))
 
 
 def outputs(model: Model, members: State | Particles, x: Any, *, all_members: bool = False) -> Float[Array, "n b c"]:
@@ -36,40 +48,34 @@ def outputs(model: Model, members: State | Particles, x: Any, *, all_members: bo
 
 
 def in_chunks(
-    model: Model,
-    members: State | Particles,
-    x: Any,
-    *,
-    chunk: int = 1000,
-    link: Link | None = jax.nn.softmax,
-    all_members: bool = False,
+    model: Model, members: State | Particles, x: Any, *, chunk: int | None = None, all_members: bool = False
 ) -> Float[np.ndarray, "n b c"]:
-    """What every living member says about many inputs, in float32.
+    """Outputs of every living member at many inputs, on the host.
 
-    Only the answers are held for all inputs, activations for no more than ``chunk`` of them. A thousand is fast for
-    networks of tables; convolutions over images want a hundred, or their activations take gigabytes.
+    Only the outputs are held for all inputs, activations for no more than ``chunk`` of them.
 
     Args:
-        members, x, all_members: as of :func:`outputs`.
-        link: from outputs to what is wanted: probabilities of a classifier; None for the outputs themselves.
+        members, x, all_members: as in :func:`outputs`.
+        chunk: inputs per call of the networks; by default 1000, for images 100.
     """
-    inputs.whole(1, chunk=chunk)
     particles, numbers = _asked(members, all_members)
     x = np.asarray(inputs.batch(x))
+    chunk = chunk or (CHUNK if x.ndim == 2 else IMAGE_CHUNK)
+    inputs.whole(1, chunk=chunk)
     size = max(1, min(chunk, len(x)))
     one = jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype)
     with inputs.applying(x):
-        shape = jax.eval_shape(lambda particles, x: _linked(model, link, particles, x), particles, one).shape
-    inputs.answers(one, shape[1:])
-    answers = np.empty((shape[0], len(x), shape[2]), np.float32)
+        shape = jax.eval_shape(lambda particles, x: _outputs(model, particles, x), particles, one)
+    inputs.answers(one, shape.shape[1:])
+    answers = np.empty((shape.shape[0], len(x), shape.shape[2]), shape.dtype)
     for start in range(0, len(x), size):
         part = x[start : start + size]
         # The last chunk is filled up: another size would be compiled anew.
         filled = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) if len(part) < size else part
-        said = _linked(model, link, particles, jnp.asarray(filled))
+        said = _outputs(model, particles, jnp.asarray(filled))
         answers[:, start : start + size] = np.asarray(said)[:, : len(part)]
-    if not all_members:  # a logarithm of a probability may be minus infinity
-        _check_finite(np.isfinite(answers) if link is None else ~np.isnan(answers), numbers)
+    if not all_members:
+        _check_finite(np.isfinite(answers), numbers)
     return answers
 
 
@@ -89,12 +95,6 @@ def living(particles: Particles, alive: Any) -> Particles:
 @partial(jax.jit, static_argnums=0)
 def _outputs(model: Model, particles: Particles, x: Array) -> Array:
     return jax.vmap(model.apply, (0, None))(particles, x)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _linked(model: Model, link: Link | None, particles: Particles, x: Array) -> Array:
-    said = _outputs(model, particles, x)
-    return said if link is None else link(said)
 
 
 def _asked(members: State | Particles, all_members: bool) -> tuple[Particles, np.ndarray | None]:

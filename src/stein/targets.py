@@ -5,6 +5,7 @@ space, function values, and one vjp that carries forces from functions back to w
 never a model, a likelihood or data.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
 from stein import functional_priors, inputs, tree
-from stein.likelihoods import Likelihood
+from stein.likelihoods import FeatureMap, Likelihood
 from stein.priors import Prior
 from stein.types import Batch, Key, Model, Particles, Weights
 
@@ -26,7 +27,8 @@ class View(NamedTuple):
     """
 
     weights: Particles
-    score_w: Particles  # drive * (N * mean_b grad_w log p(y_b | w) + grad_w log p(w))
+    score_w: Particles  # drive * posterior_w
+    posterior_w: Particles  # N * mean_b grad_w log p(y_b | w) + grad_w log p(w): neither annealed nor tempered
     loglik_w: Particles  # mean_b grad_w log p(y_b | w), for preconditioners
     features: Float[Array, "n m k"]  # what the functional kernel compares at the m measurement points
     backward: Callable[[Array], Particles]  # cotangent on outputs (n, m, c) -> J_i^T u_i, zero for the dead
@@ -54,12 +56,13 @@ class Measurement(NamedTuple):
         where: ``"batch"``, the gradient batch, or ``"independent"``, the inputs ``batch.measure`` of a batch
             drawn on its own. Only the latter keeps the averaged drift of a stochastic rule unbiased.
         subset: use the first so many of these points only (a batch is in random order anyway).
-        extra: further inputs without labels, an array or a function of a random key (fresh points each step).
+        extra: further inputs without labels: an array, or a function of a random key and the batch's inputs that makes
+            new ones in every step (:mod:`stein.measurements` has some; one of the key alone will do).
     """
 
     where: str = "batch"
     subset: int | None = None
-    extra: Array | Callable[[Key], Array] | None = None
+    extra: Array | Callable[..., Array] | None = None
 
     def is_gradient_batch(self) -> bool:
         """Whether the labelled points are all measured, as the functional rules need."""
@@ -70,14 +73,14 @@ class Target(NamedTuple):
     """A distribution over one network's weights.
 
     ``sample(key)`` draws from its prior, ``init(key)`` from the model's own initialiser; ``view(...)`` is
-    documented at :func:`posterior`; ``check(x, y)`` raises ``ValueError`` for data that it cannot explain;
-    ``spaces`` are the names of its feature maps.
+    documented at :func:`posterior`; ``check(x, y, whole=True)`` raises ``ValueError`` for data, or with ``whole=False``
+    for a batch, that it cannot explain; ``spaces`` are the names of its feature maps.
     """
 
     sample: Callable[[Key], Weights]
     init: Callable[[Key], Weights]
     view: Callable[..., View]
-    check: Callable[[Any, Any], None]
+    check: Callable[..., None]
     spaces: tuple[str, ...]
     measurement: Measurement
     num_data: int
@@ -107,23 +110,21 @@ def posterior(
         A :class:`Target`, whose ``view(key, particles, batch, ids, alive, drive, space, functional)`` costs one
         forward pass a particle and whatever of the rest the rule reads (under ``jit``).
     """
-    if num_data < 1:
-        raise ValueError(f"num_data = {num_data}: must be at least 1")
-    if measurement.where not in ("batch", "independent"):
-        raise ValueError(f"measurement.where = {measurement.where!r}: 'batch' or 'independent'")
-    if measurement.subset is not None and measurement.subset < 1:
-        raise ValueError(f"measurement.subset = {measurement.subset}: must be at least 1")
+    _check_settings(num_data, measurement)
     forward = jax.vmap(model.apply, (0, None))
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
     def sample(key: Key) -> Weights:
         return prior.sample(key, shapes)
 
-    def extra_points(key: Key, like: Array) -> Array:
-        if measurement.extra is None:
-            return like[:0]
-        points = measurement.extra(key) if callable(measurement.extra) else measurement.extra
-        return jnp.asarray(points, like.dtype)
+    def draws(to_features: FeatureMap) -> functional_priors.Draw:
+        """Features of networks drawn from the prior, for functional priors that are learned from them."""
+
+        def draw(key: Key, number: int, at: Array) -> Array:
+            drawn = jax.vmap(sample)(jax.random.split(key, number))
+            return jax.vmap(to_features.forward)(forward(drawn, at))
+
+        return draw
 
     def view(
         key: Key,
@@ -137,11 +138,10 @@ def posterior(
     ) -> View:
         key_extra, key_prior = jax.random.split(key)
         weights = tree.where(alive, particles, 0)
-        size = batch.x.shape[0]
-        extra = extra_points(key_extra, batch.x)
+        size, shared = batch.x.shape[0], measurement.is_gradient_batch()
+        extra = _extra_points(measurement, key_extra, batch.x)
 
         # One vjp at the labelled points, and at the extra ones if the functional kernel looks at both.
-        shared = measurement.is_gradient_batch()
         inputs = jnp.concatenate([batch.x, extra]) if shared else batch.x
         outputs, vjp = jax.vjp(lambda w: forward(w, inputs), weights)
         labelled = outputs[:, :size]
@@ -150,15 +150,12 @@ def posterior(
         point_scores = jax.vmap(likelihood.score, (0, None))(labelled, batch.y)
         point_scores = jnp.pad(point_scores, ((0, 0), (0, inputs.shape[0] - size), (0, 0)))
         (loglik_w,) = vjp(point_scores / size)
-        score_w = jax.tree.map(
-            lambda lik, pri: drive.astype(lik.dtype) * (num_data * lik + pri),
-            loglik_w,
-            jax.vmap(prior.score)(weights),
-        )
+        prior_w = jax.vmap(prior.score)(weights)
+        posterior_w = jax.tree.map(lambda lik, pri: num_data * lik + pri, loglik_w, prior_w)
+        score_w = tree.scale(drive, posterior_w)
 
         if not shared:
-            source = _measured_inputs(batch, measurement)
-            inputs = jnp.concatenate([source[: measurement.subset], extra])
+            inputs = jnp.concatenate([_measured_inputs(batch, measurement)[: measurement.subset], extra])
             outputs, vjp = jax.vjp(lambda w: forward(w, inputs), weights)
 
         # A particle that is not finite in anything that the others will see is out from here on.
@@ -168,16 +165,14 @@ def posterior(
         outputs = tree.where(alive, outputs, 0)
         to_features = likelihood.features[space]
         features = jax.vmap(to_features.forward)(outputs)
-
-        def draw(key: Key, number: int, at: Array) -> Array:
-            drawn = jax.vmap(sample)(jax.random.split(key, number))
-            return jax.vmap(to_features.forward)(forward(drawn, at))
-
-        prior_f = functional_prior(key_prior, features, alive, inputs, draw) if functional else jnp.zeros_like(features)
+        prior_f = jnp.zeros_like(features)
+        if functional:
+            prior_f = functional_prior(key_prior, features, alive, inputs, draws(to_features))
         score_f = point_scores * (num_data / size) if shared else jnp.zeros_like(outputs)
         return View(
             weights=tree.where(alive, weights, 0),
             score_w=tree.where(alive, score_w, 0),
+            posterior_w=tree.where(alive, posterior_w, 0),
             loglik_w=tree.where(alive, loglik_w, 0),
             features=features,
             backward=Partial(_backward, vjp, alive),
@@ -190,8 +185,8 @@ def posterior(
             log_prior=log_prior,
         )
 
-    def check(x: Any, y: Any) -> None:
-        if len(x) == len(y) != num_data:
+    def check(x: Any, y: Any, whole: bool = True) -> None:
+        if whole and len(x) == len(y) != num_data:
             raise ValueError(f"num_data = {num_data}: the data has {len(x)} rows")
         check_data(model, likelihood, x, y)
 
@@ -233,6 +228,7 @@ def density(
         return View(
             weights=tree.where(alive, weights, 0),
             score_w=tree.scale(drive, gradient),
+            posterior_w=gradient,
             loglik_w=gradient,
             features=outputs,
             backward=Partial(_backward, vjp, alive),
@@ -245,12 +241,31 @@ def density(
             log_prior=jnp.zeros_like(values),
         )
 
-    return Target(sample, sample, view, lambda x, y: None, ("outputs",), Measurement("independent"), 1)
+    return Target(sample, sample, view, lambda x, y, whole=True: None, ("outputs",), Measurement("independent"), 1)
 
 
 def _backward(vjp: Callable[[Array], tuple[Particles]], alive: Array, cotangent: Array) -> Particles:
     # Masked on the way out: a dead network's own residuals may be infinite, and 0 * inf is NaN.
     return tree.where(alive, vjp(cotangent)[0], 0)
+
+
+def _check_settings(num_data: int, measurement: Measurement) -> None:
+    if num_data < 1:
+        raise ValueError(f"num_data = {num_data}: must be at least 1")
+    if measurement.where not in ("batch", "independent"):
+        raise ValueError(f"measurement.where = {measurement.where!r}: 'batch' or 'independent'")
+    if measurement.subset is not None and measurement.subset < 1:
+        raise ValueError(f"measurement.subset = {measurement.subset}: must be at least 1")
+
+
+def _extra_points(measurement: Measurement, key: Key, like: Array) -> Array:
+    """The inputs without labels of this step, in the precision of the others."""
+    if measurement.extra is None:
+        return like[:0]
+    extra = measurement.extra
+    if callable(extra):
+        extra = extra(key, like) if len(inspect.signature(extra).parameters) > 1 else extra(key)
+    return jnp.asarray(extra, like.dtype)
 
 
 def _measured_inputs(batch: Batch, measurement: Measurement) -> Array:

@@ -1,15 +1,19 @@
 """The loop: jitted chunks of steps, and what happens between them."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stein import inputs
-from stein.data import Batches
+from stein.batches import Batches
 from stein.ensembles import Algorithm, Info, State
+from stein.types import Batch
 
 
 class ParticlesDiedError(RuntimeError):
@@ -27,41 +31,56 @@ class Interrupted(KeyboardInterrupt):
 class Moment(NamedTuple):
     """What a hook sees between two chunks.
 
-    ``last_step`` is where the run is going to end. Hooks are called in order, and what one adds to ``metrics``, the
-    numbers that the run reports at this step, the later ones find there.
+    ``last_step`` is where the run is going to end; ``metrics`` are the numbers of this step so far.
     """
 
     state: State
     info: Info  # of every step of the chunk: a leading step axis
     step: int
     last_step: int
-    metrics: dict[str, Any]
+    metrics: Mapping[str, Any]
 
 
-Hook = Callable[[Moment], bool | None]
-"""Called between chunks; ``True`` ends the run. :mod:`stein.hooks` has the usual ones."""
+Hook = Callable[[Moment], Mapping[str, Any] | bool | None]
+"""Called between chunks, in order. Numbers that it returns are in the ``metrics`` of the hooks after it: those that
+measure come first, those that report after them. ``True`` ends the run. :mod:`stein.hooks` has the usual ones."""
+
+Data = Batches | Iterable[Any] | Callable[[int], Any] | None
+"""Where batches come from, see :func:`run`."""
 
 
 def run(
     algorithm: Algorithm,
     state: State,
-    batches: Batches | None,
+    batches: Data,
     steps: int,
     *,
     chunk: int | Callable[[int], int] = 1000,
     hooks: Iterable[Hook] = (),
     min_alive: float = 0.5,
+    history: int | None = None,
 ) -> tuple[State, Info]:
     """Train for ``steps`` steps from wherever ``state`` is.
 
     Args:
-        batches: the data; ``None`` for a target without any (:func:`stein.density`).
-        chunk: steps in one jitted scan, or a function from the step at which it begins to its length.
+        batches: the data, as one of
+
+            - :class:`stein.data.Batches`: in memory, shuffled; the batch of a step depends on the step alone, so that a
+              run that is continued from a saved state sees the batches that it would have seen;
+            - a function of the step that returns a :class:`stein.types.Batch` or a pair ``(x, y)``: likewise;
+            - an iterable of these, such as a list or a loader, which is started again when it ends. A continued run
+              starts it from its beginning, wherever it was;
+            - ``None`` for a target without data (:func:`stein.density`).
+
+        chunk: steps between two calls of the hooks, or a function from the step at which it begins to its length. Steps
+            of :class:`stein.data.Batches` are compiled into one loop.
         hooks: called between chunks, in order: progress, logs, checkpoints, evaluation (see :mod:`stein.hooks`).
         min_alive: stop with :class:`ParticlesDiedError` when a smaller fraction of the particles is finite.
+        history: return the infos of the whole run, thinned to at most so many steps: of every k-th step from the first
+            on, where k is ``ceil(steps / history)``.
 
     Returns:
-        The last state and the infos of the last chunk. ``state`` itself stays as it was.
+        The last state, and the infos of the last chunk or the history. ``state`` itself stays as it was.
 
     Raises:
         Interrupted: on Ctrl-C, with the last whole state.
@@ -71,26 +90,103 @@ def run(
         inputs.whole(1, chunk=chunk)
     if not 0 <= min_alive <= 1:
         raise ValueError(f"min_alive = {min_alive}: must be between 0 and 1")
-    if batches is not None:
-        if not isinstance(batches, Batches):
-            raise ValueError(f"batches is of type {type(batches).__name__}: must be data.Batches(x, y), or None")
-        algorithm.target.check(batches.x, batches.y)
+    if history is not None:
+        inputs.whole(1, history=history)
+    advance = _advancer(algorithm, batches)
     hooks = tuple(hooks)
-    step, last_step = int(state.step), int(state.step) + steps
+    start = step = int(state.step)
+    last_step, every = start + steps, math.ceil(steps / (history or steps))
+    kept: list[Info] = []
     try:
         while step < last_step:
             length = min(chunk(step) if callable(chunk) else chunk, last_step - step)
-            cursor = None if batches is None else batches.cursor(step)
-            advanced, info = _advance(algorithm.step, state, batches, cursor, length)
+            advanced, info = advance(state, step, length)
             _check_alive(algorithm, advanced, info, step, min_alive)
+            if history is not None:
+                first = -(step - start) % every  # of the chunk's steps the first that is kept
+                kept.append(jax.device_get(jax.tree.map(lambda values, first=first: values[first::every], info)))
             state, step = advanced, step + length
-            moment = Moment(state, info, step, last_step, _summary(info))
-            answers = [hook(moment) for hook in hooks]
-            if any(answers):
+            if _call(hooks, Moment(state, info, step, last_step, _summary(info))):
                 break
     except KeyboardInterrupt:
         raise Interrupted(state) from None
-    return state, info
+    return state, info if history is None else jax.tree.map(lambda *parts: np.concatenate(parts), *kept)
+
+
+def _call(hooks: Sequence[Hook], moment: Moment) -> bool:
+    """Call every hook with the numbers of those before it; whether one of them ends the run."""
+    ends = False
+    for hook in hooks:
+        answer = hook(moment._replace(metrics=MappingProxyType(dict(moment.metrics))))
+        if isinstance(answer, Mapping):
+            moment = moment._replace(metrics={**moment.metrics, **answer})
+        else:
+            ends = bool(answer) or ends
+    return ends
+
+
+def _advancer(algorithm: Algorithm, batches: Data) -> Callable[[State, int, int], tuple[State, Info]]:
+    """A function of a state, its step and a number of steps to take, for any kind of data."""
+    if batches is None or isinstance(batches, Batches):
+        if batches is not None:
+            algorithm.target.check(batches.x, batches.y)
+
+        def scan(state: State, step: int, length: int) -> tuple[State, Info]:
+            cursor = None if batches is None else batches.cursor(step)
+            return _advance(algorithm.step, state, batches, cursor, length)
+
+        return scan
+    batch_at = batches if callable(batches) else _following(batches)
+    checked = False
+
+    def one_by_one(state: State, step: int, length: int) -> tuple[State, Info]:
+        nonlocal checked
+        infos = []
+        for i in range(length):
+            batch = as_batch(batch_at(step + i))
+            if not checked:
+                algorithm.target.check(batch.x, batch.y, whole=False)
+                checked = True
+            state, info = _advance_one(algorithm.step, state, batch)
+            infos.append(info)
+        return state, jax.tree.map(lambda *values: jnp.stack(values), *infos)
+
+    return one_by_one
+
+
+def as_batch(given: Any) -> Batch:
+    """A batch as it is, or from a pair ``(x, y)`` of anything that is like an array."""
+    if isinstance(given, Batch):
+        return given
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ValueError(f"a batch is of type {type(given).__name__}: must be a types.Batch or a pair (x, y)")
+    x, y = (jnp.asarray(inputs.array(name, values)) for name, values in zip("xy", given, strict=True))
+    return Batch(x, y)
+
+
+def _following(batches: Iterable[Any]) -> Callable[[int], Any]:
+    """The next batch at every call, from the beginning again where the iterable can be started twice."""
+    if not isinstance(batches, Iterable):
+        raise ValueError(
+            f"batches is of type {type(batches).__name__}: must be data.Batches(x, y), an iterable of batches, a "
+            "function of the step, or None"
+        )
+    iterator = iter(batches)
+
+    def following(step: int) -> Any:
+        nonlocal iterator
+        for _ in range(2):
+            for batch in iterator:
+                return batch
+            iterator = iter(batches)
+        raise ValueError(f"batches: nothing is left at step {step}; give a list, a loader, or a function of the step")
+
+    return following
+
+
+@partial(jax.jit, static_argnums=0)
+def _advance_one(step: Callable, state: State, batch: Batch) -> tuple[State, Info]:
+    return step(state, batch)
 
 
 @partial(jax.jit, static_argnums=(0, 4))

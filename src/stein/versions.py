@@ -1,7 +1,7 @@
 """Which JAX may be used: read from the metadata of the installed packages, before any of them computes something.
 
 Every module that computes with JAX calls :func:`require` when it is imported, most of them by way of
-:mod:`stein.types`; only :mod:`stein.doctor` does not, because it has to say what is wrong.
+:mod:`stein.types`; only :mod:`stein.cli.doctor` does not, because it has to say what is wrong.
 """
 
 import importlib.metadata

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import json
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import optax
 import pytest
 
 from problems import close
-from stein import functional_priors, kernels, likelihoods, priors, rules, schedules, steps, train, tree
+from stein import cli, functional_priors, kernels, likelihoods, methods, priors, rules, schedules, steps, train, tree
 from stein.data import Batches
 from stein.ensembles import build, ensemble
 from stein.sharding import shard
@@ -248,8 +249,6 @@ OPTION_VALUES = {
     "kernel": IMQ,
     "kernel_w": IMQ,
     "kernel_f": IMQ,
-    "drive": IMQ,
-    "repel": IMQ,
     "repulsion": rules.exact(energy=1.0),
     "noise": rules.elementwise_shared(),
     "space": "probabilities",
@@ -272,7 +271,7 @@ OTHER_VALUES = {  # where the value above is what the method has anyway
 @pytest.mark.parametrize("name", some(rules.METHODS, ["de", "w-svgd", "f-svgd", "fw-svgd-l", "hs-svgd", "blob"]))
 def test_every_option_of_a_rule_changes_it(name):
     """Sees a parameter that does nothing. A new option must be given a second value above."""
-    build_rule = rules.METHODS[name].build
+    build_rule = rules.builder(name)
     langevin = steps.langevin(1e-3)
     base = ensemble(target(), build_rule(), langevin)
     state = base.init(jax.random.key(0), N)
@@ -428,23 +427,52 @@ def test_the_functional_prior_is_part_of_the_step():
     assert differs(a, b)
 
 
-def test_a_rule_in_one_function_and_one_line(monkeypatch):
-    """The promise of CONTRIBUTING: a toy rule is registered, looked up by name, and trains."""
+def toward_the_mean(pull=1.0):
+    def force(key, view, memory):
+        mean = tree.mean(view.weights, view.alive)
+        back = jax.tree.map(lambda m, w: pull * (m[None] - w), mean, view.weights)
+        return rules.Force(tree.add(view.score_w, back)), memory
 
-    def toward_the_mean(pull=1.0):
-        def force(key, view, memory):
-            mean = tree.mean(view.weights, view.alive)
-            back = jax.tree.map(lambda m, w: pull * (m[None] - w), mean, view.weights)
-            return rules.Force(tree.add(view.score_w, back)), memory
+    return rules.Rule(force)
 
-        return rules.Rule(force)
 
-    monkeypatch.setitem(rules.METHODS, "toy", rules.Method("toy", toward_the_mean, "toy", "none", "no"))
+@pytest.fixture
+def toy(monkeypatch):
+    """The promise of CONTRIBUTING: a rule is one function and one entry."""
+    entry = methods.Method("toy", toward_the_mean, "back to the mean", "1", "no", {"pull": 200.0})
+    monkeypatch.setitem(methods.METHODS, "toy", entry)
 
-    algo = build("toy", target(), learning_rate=0.05, pull=200.0)
+
+def test_a_rule_in_one_function_and_one_entry(toy):
+    """It is looked up by its name, and trains."""
+    algo = build("toy", target(), learning_rate=0.05)
     x, y = data()
     state = algo.init(jax.random.key(0), N)
     trained, info = train.run(algo, state, Batches(x, y, 10, jax.random.key(1)), 300)
     spread = lambda s: float(jnp.std(s.particles["out"], axis=0).mean())  # noqa: E731
     assert spread(trained) < 0.1 * spread(state)
     assert float(info.log_likelihood[-1].mean()) > float(info.log_likelihood[0].mean())
+
+
+def test_such_a_rule_trains_from_a_config_and_is_listed(toy, tmp_path, capsys):
+    """Catches a second place that knows what a method is."""
+    (tmp_path / "run.toml").write_text(
+        """
+        [data]
+        name = "regression-1d"
+        [method]
+        name = "toy"
+        particles = 3
+        [model]
+        hidden = [4]
+        [train]
+        steps = 20
+        """
+    )
+    assert cli.main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--quiet", "--no-cache"]) == 0
+    assert "20 steps of toy done, 3 members alive" in capsys.readouterr().out
+    assert "toy: back to the mean" in (tmp_path / "run" / "card.md").read_text()
+    assert cli.main(["methods", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[-1]["name"] == "toy"
+    assert cli.main(["train", str(tmp_path / "run.toml"), "--stochastic", "--out", str(tmp_path / "other")]) == 2
+    assert "method.stochastic (from --stochastic): toy has no stochastic version" in capsys.readouterr().err

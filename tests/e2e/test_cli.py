@@ -12,7 +12,7 @@ import pytest
 
 from runs import STEIN, stein
 from stein import cli
-from stein.data import sources
+from stein.datasets import sources
 from stein.rules import ALIASES, METHODS
 
 

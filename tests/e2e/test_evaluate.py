@@ -10,7 +10,7 @@ import safetensors.numpy
 
 import runs
 from stein import data
-from stein.experiments import evaluation, schema
+from stein.runs import assess, schema
 
 CONFIG = """
 [data]
@@ -185,13 +185,13 @@ def test_other_points_that_cannot_be_used(content, given, message, tmp_path: Pat
     elif content is not None:
         np.save(path, content)
     with pytest.raises(ValueError, match=message):
-        evaluation.ood_inputs(str(path) if path.suffix else given, POINTS, np.zeros((1, 2), np.float32))
+        assess.ood_inputs(str(path) if path.suffix else given, POINTS, np.zeros((1, 2), np.float32))
 
 
 def test_other_points_are_found_by_name_and_by_file(tmp_path: Path) -> None:
     """In the run's precision. Sees a name that is not known."""
     like = np.zeros((1, 2), np.float32)
-    assert evaluation.ood_inputs("far-from-the-ring", POINTS, like)[0].shape == (250, 2)
+    assert assess.ood_inputs("far-from-the-ring", POINTS, like)[0].shape == (250, 2)
     np.savez(tmp_path / "far.npz", x=np.ones((3, 2)), y=np.ones(3))
-    found, _ = evaluation.ood_inputs(str(tmp_path / "far.npz"), POINTS, like)
+    found, _ = assess.ood_inputs(str(tmp_path / "far.npz"), POINTS, like)
     assert (found.tolist(), found.dtype) == ([[1, 1]] * 3, np.float32)

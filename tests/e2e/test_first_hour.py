@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import runs
-from stein import checkpoint, cli, durable
-from stein.experiments import config as configs
-from stein.experiments import run as engine
-from stein.experiments.assemble import assemble, batch_key
+from stein import cli
+from stein.runs import configs, training
+from stein.runs.build import assemble, batch_key
+from stein.runs.environment import environment
+from stein.runs.folder import RunFolder
+from stein.storage import checkpoint, documents, durable
 
 # In the precision that the tests run in: a run sets it for the whole process.
 CONFIG = """
@@ -250,9 +252,9 @@ def test_an_old_run_goes_on_with_its_old_batches(tmp_path, capsys):
     for name, steps in (("old", 80), ("half", 40)):
         part = configs.load(write(tmp_path, steps))
         (tmp_path / name).mkdir()
-        engine.folders.write_json(tmp_path / name / "env.json", engine._environment())
+        documents.write_json(tmp_path / name / "env.json", environment())
         (tmp_path / name / "config.toml").write_text(configs.dump(part))
-        engine._Run(part, tmp_path / name, old, [], False, print, stream=1).go_on()
+        training._Training(part, RunFolder(tmp_path / name), old, [], False, print, stream=1).go_on()
         as_of_old(tmp_path / name)
     assert stein("resume", tmp_path / "half", "--steps", 60) == 0  # once more below: the record travels on
     assert {

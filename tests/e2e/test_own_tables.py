@@ -16,8 +16,8 @@ import pytest
 import safetensors
 
 from stein import cli
-from stein.experiments import config as configs
-from stein.experiments import folder as folders
+from stein.runs import configs
+from stein.runs.folder import RunFolder
 
 GOLDEN = Path(__file__).parents[1] / "reliability" / "golden" / "run-0.1"
 SMALL = """
@@ -107,12 +107,12 @@ def test_a_table_with_all_defaults_is_learned(trained: tuple[Path, Said]) -> Non
 
 
 def numbers_of_members(folder: Path) -> list[float]:
-    return folders.last_row(folder / "run" / "metrics.jsonl")["log_likelihood_members"]
+    return RunFolder(folder / "run").last_row()["log_likelihood_members"]
 
 
 def test_choices_go_by_the_validation_part(trained: tuple[Path, Said]) -> None:
     """Sees the best checkpoint chosen by the rows that `evaluate` reports."""
-    rows = folders.read_rows(trained[0] / "run" / "metrics.jsonl")
+    rows = RunFolder(trained[0] / "run").rows()
     assert all({"validation_nll", "validation_rmse", "test_nll", "test_rmse"} <= set(row) for row in rows)
     assert rows[-1]["validation_nll"] != rows[-1]["test_nll"]
 
@@ -266,7 +266,7 @@ def test_an_old_run_goes_on_as_it_was(tmp_path: Path) -> None:
     assert old.keys() == new.keys()
     for name, values in old.items():
         np.testing.assert_allclose(new[name], values, rtol=0, atol=1e-5)  # Adam's steps are 1e-3 each
-    assert "test_nll" in folders.last_row(run / "metrics.jsonl")
+    assert "test_nll" in RunFolder(run).last_row()
 
 
 def weights(path: Path) -> list[tuple[str, np.ndarray]]:

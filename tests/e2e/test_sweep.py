@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import runs
-from stein.experiments import config as configs
-from stein.experiments import folder as folders
+from stein.runs import configs
+from stein.runs.folder import RunFolder
 
 SPEC = """
 [base.data]
@@ -85,7 +85,7 @@ def test_what_has_ended_is_not_trained_again_and_what_was_killed_goes_on(spec: P
     checkpoint = "002/checkpoints/step-00000020/manifest.json"
     assert "002/metrics.json" not in before
     assert after[checkpoint] == before[checkpoint]
-    steps = [row["step"] for row in folders.read_rows(spec.parent / "out" / "trials" / "002" / "metrics.jsonl")]
+    steps = [row["step"] for row in RunFolder(spec.parent / "out" / "trials" / "002").rows()]
     assert steps == [10, 20, 30, 40]
 
 

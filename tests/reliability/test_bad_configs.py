@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stein.experiments import config, schema
-from stein.experiments.config import KEYS, SECTIONS, ConfigError
+from stein.runs import configs, schema
+from stein.runs.configs import KEYS, SECTIONS, ConfigError
 
 DOTTED = [f"{section}.{key}" for section, keys in KEYS.items() for key in keys]
 
@@ -24,7 +24,7 @@ def refusal(folder, text, overrides=(), **options):
     path = folder / "bad.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as caught:
-        config.load(path, overrides, **options)
+        configs.load(path, overrides, **options)
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert message.isprintable()
@@ -304,7 +304,7 @@ def unreadable(folder):
 def test_file_that_cannot_be_read(tmp_path):
     for path, complaint in unreadable(tmp_path).items():
         with pytest.raises(ConfigError) as caught:
-            config.load(path)
+            configs.load(path)
         printable = "".join(c if c.isprintable() else "?" for c in str(path))
         assert str(caught.value).startswith(f"{printable}: {complaint}")
 
@@ -351,12 +351,12 @@ def test_folder_whose_name_cannot_be_written_down(tmp_path):
     folder.mkdir()
     (folder / "run.toml").write_text("data.file = 'a.npz'")
     with pytest.raises(ConfigError, match=r"data.file: .* must be text of one line"):
-        config.load(folder / "run.toml")
+        configs.load(folder / "run.toml")
 
 
 # -- mutations ----------------------------------------------------------------------------------------------
 
-TEMPLATE = config.template()
+TEMPLATE = configs.template()
 PIECES = [
     "[",
     "]",
@@ -420,11 +420,11 @@ def survives(folder, content, changes=(), method=None):
     path = folder / "mutant.toml"
     path.write_bytes(content)
     try:
-        loaded = config.load(path, changes, method)
+        loaded = configs.load(path, changes, method)
     except ConfigError as error:
         message = str(error)
     else:
-        assert config.parse(config.dump(loaded)) == loaded
+        assert configs.parse(configs.dump(loaded)) == loaded
         return
     assert message.startswith(f"{path}: ")
     assert message.isprintable()

@@ -35,10 +35,11 @@ import pytest
 import safetensors.numpy
 
 import stein
-from stein import checkpoint, data, durable, kernels, likelihoods, models, priors, steps, targets
+from stein import data, kernels, likelihoods, models, priors, steps, targets
 from stein.ensembles import State, build, ensemble
+from stein.storage import checkpoint, durable
+from stein.storage.untrusted import CheckpointError, DamagedError
 from stein.types import Batch
-from stein.untrusted import CheckpointError, DamagedError
 
 X, Y = data.regression_1d()
 TARGET = targets.posterior(models.mlp([1, 8, 1]), likelihoods.gaussian(0.5), priors.normal(), len(X))

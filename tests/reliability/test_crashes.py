@@ -142,7 +142,7 @@ def test_one_writer_wins_and_its_death_frees_the_run(writers: int, config: Path,
     winner.kill()
     winner.communicate()
     (seen,) = json.loads(runs.run(["status", run, "--json"], cache).stdout)
-    assert seen["state"] == "stopped"
+    assert seen["state"] == "interrupted"
     shorter = runs.start(["resume", run, "--quiet"], cache)
     time.sleep(2)
     assert shorter.poll() is None, shorter.communicate()[1]
@@ -153,17 +153,18 @@ def test_one_writer_wins_and_its_death_frees_the_run(writers: int, config: Path,
 CLAIMS = """
 import multiprocessing, sys, time
 from pathlib import Path
-from stein.experiments import folder
+from stein.runs.folder import RunFolder
+from stein.storage.locks import LockedError
 
 def claim(run, barrier, answers):
     barrier.wait()
     began = time.monotonic()
     try:
-        with folder.claimed(run, True):
+        with RunFolder(run).claimed(True):
             (run / "config.toml").touch()
             answers.put("")
             time.sleep(0.8)
-    except folder.LockedError as error:
+    except LockedError as error:
         answers.put(f"{error} after {time.monotonic() - began:.2f}")
 
 context = multiprocessing.get_context("fork")  # nothing here has threads

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tiny_data
-from stein.data import archives, fetch, sources
+from stein.datasets import archives, fetch, sources
 
 CONTENT = random.Random(0).randbytes(300_000)
 ZIPPED = tiny_data.zipped(CONTENT)

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stein import checkpoint, hmc, likelihoods, priors, samples, train
+from stein import hmc, likelihoods, priors, samples, train
+from stein.storage import checkpoint
 from stein.types import Model
 
 RANDOM = np.random.default_rng(0)

@@ -5,7 +5,6 @@ import io
 import subprocess
 import sys
 import tomllib
-from typing import get_args
 
 import jax
 import msgspec
@@ -13,13 +12,13 @@ import optax
 import pytest
 from rich.console import Console
 
-from stein import data, functional_priors, kernels, likelihoods, models, priors, rules, schedules
-from stein.data import sources
-from stein.experiments import config, schema
-from stein.experiments.config import Config, Data
+from stein import data, functional_priors, kernels, likelihoods, methods, models, priors, rules, schedules
+from stein.datasets import sources
+from stein.runs import configs, schema
+from stein.runs.configs import Config, Data
 
 DEFAULTS = Config(data=Data(name="regression-1d"))
-DOTTED = [f"{section}.{key}" for section, keys in config.KEYS.items() for key in keys]
+DOTTED = [f"{section}.{key}" for section, keys in configs.KEYS.items() for key in keys]
 
 # One value other than the default for every key, all of which go together.
 CHANGED = """
@@ -51,6 +50,8 @@ prior_draws = 50
 prior_points = 10
 measurement = "independent"
 measurement_subset = 5
+extra_points = 3
+extra_source = "pool.csv"
 [model]
 name = "resnet32"
 hidden = []
@@ -103,32 +104,32 @@ def flat(settings):
 
 def load(folder, text, *overrides, **options):
     (folder / "run.toml").write_text(text)
-    return config.load(folder / "run.toml", overrides, **options)
+    return configs.load(folder / "run.toml", overrides, **options)
 
 
 def test_every_key_can_be_changed_and_survives_the_dump():
-    changed = config.parse(CHANGED)
-    values, defaults = (flat(tomllib.loads(config.dump(c))) for c in (changed, DEFAULTS))
+    changed = configs.parse(CHANGED)
+    values, defaults = (flat(tomllib.loads(configs.dump(c))) for c in (changed, DEFAULTS))
     same = [name for name in DOTTED if values[name] == defaults[name]]
     # These would contradict data.file or data.test_file, and others; test_method_keys.py changes them.
     images = ["data.folder", "data.classes", "data.most_test", "data.validate"]
     frozen = ["method.freeze_bandwidth_after", "method.freeze_preconditioner_after"]
     others = [*frozen, "method.gp_scale", "method.gp_length", "likelihood.center_logits"]
     assert same == ["data.inputs", "data.targets", "data.split_column", "data.split", *images, *others]
-    assert config.parse(config.dump(changed)) == changed
+    assert configs.parse(configs.dump(changed)) == changed
     assert flat(tomllib.loads(CHANGED)).items() <= values.items()
 
 
 def test_the_dump_holds_every_key_and_numbers_have_one_form():
-    assert list(flat(tomllib.loads(config.dump(DEFAULTS)))) == DOTTED
-    whole, decimal = (config.parse(f'data.name = "regression-1d"\nprior.scale = {scale}') for scale in ("2", "2.0"))
-    assert config.dump(whole) == config.dump(decimal)
-    assert config.fingerprint(whole) == config.fingerprint(decimal) != config.fingerprint(DEFAULTS)
+    assert list(flat(tomllib.loads(configs.dump(DEFAULTS)))) == DOTTED
+    whole, decimal = (configs.parse(f'data.name = "regression-1d"\nprior.scale = {scale}') for scale in ("2", "2.0"))
+    assert configs.dump(whole) == configs.dump(decimal)
+    assert configs.fingerprint(whole) == configs.fingerprint(decimal) != configs.fingerprint(DEFAULTS)
 
 
 def test_the_template_parses_to_the_defaults_and_explains_every_key():
-    template = config.template()
-    assert config.parse(template) == DEFAULTS
+    template = configs.template()
+    assert configs.parse(template) == DEFAULTS
     assert max(map(len, template.splitlines())) <= 120
     assert template.startswith("# ")
     assert template.index("[data]") < template.index("[method]") < template.index("[train]")
@@ -139,7 +140,7 @@ def test_the_template_parses_to_the_defaults_and_explains_every_key():
 
 def test_help_shows_every_key_with_its_default_and_its_values():
     console = Console(width=200, file=io.StringIO(), highlight=False)
-    console.print(config.describe())
+    console.print(configs.describe())
     rows = {line.split()[0]: line for line in console.file.getvalue().splitlines() if line.strip()}
     for name, default in flat(msgspec.to_builtins(DEFAULTS)).items():
         assert name in rows
@@ -149,14 +150,14 @@ def test_help_shows_every_key_with_its_default_and_its_values():
     assert "median or a number above 0" in rows["method.bandwidth"]
 
 
-@pytest.mark.parametrize("section", config.SECTIONS)
+@pytest.mark.parametrize("section", configs.SECTIONS)
 def test_everything_is_documented(section):
-    assert config.SECTIONS[section].__doc__
-    assert all(key.meaning and key.allowed for key in config.KEYS[section].values())
+    assert configs.SECTIONS[section].__doc__
+    assert all(key.meaning and key.allowed for key in configs.KEYS[section].values())
 
 
 def test_nothing_heavy_is_imported():
-    script = "import sys; from stein.experiments import config; config.template(); config.describe()"
+    script = "import sys; from stein.runs import configs; configs.template(); configs.describe()"
     script += "; sys.exit(bool({'jax', 'numpy', 'equinox', 'optax'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", script], check=True)
 
@@ -185,7 +186,7 @@ def test_overrides_win_over_the_file_and_the_last_one_over_the_others(tmp_path):
 
 
 def test_a_line_break_in_an_override_sets_no_second_key(tmp_path):
-    with pytest.raises(config.ConfigError, match=r"data.name \(from --set\)"):
+    with pytest.raises(configs.ConfigError, match=r"data.name \(from --set\)"):
         load(tmp_path, "", "data.name='regression-1d'\nother = 1")
 
 
@@ -196,20 +197,20 @@ def test_paths_start_at_the_configs_folder(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here" / "run.toml").write_text('data.inputs = "../x.npy"\ndata.targets = "/y.npy"')
-    loaded = config.load(config.Path("here/run.toml"))
+    loaded = configs.load(configs.Path("here/run.toml"))
     assert loaded.data.inputs == str(tmp_path.resolve() / "x.npy")
     assert loaded.data.targets == "/y.npy"
-    assert config.parse(config.dump(loaded)) == loaded
+    assert configs.parse(configs.dump(loaded)) == loaded
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path):
-    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf" + config.template().encode())
-    assert config.load(tmp_path / "run.toml") == DEFAULTS
+    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf" + configs.template().encode())
+    assert configs.load(tmp_path / "run.toml") == DEFAULTS
 
 
 def test_annealing_lasts_a_fifth_of_the_run_unless_told():
     assert DEFAULTS.annealing_steps == 2000
-    assert config.parse(CHANGED).annealing_steps == 100
+    assert configs.parse(CHANGED).annealing_steps == 100
 
 
 # -- the registries -----------------------------------------------------------------------------------------
@@ -217,22 +218,23 @@ def test_annealing_lasts_a_fifth_of_the_run_unless_told():
 
 def options(name):
     section, key = name.split(".")
-    return config.KEYS[section][key].options
+    return configs.KEYS[section][key].options
 
 
 def test_methods_are_those_of_the_registry():
-    names = get_args(schema.MethodName)
-    assert sorted(names) == sorted([*rules.METHODS, *rules.ALIASES])
-    takes = {name: inspect.signature(rules.lookup(name).build).parameters for name in names}
-    assert {name for name in names if rules.lookup(name).stochastic == "no"} == set(schema.NEVER_STOCHASTIC)
-    assert {name for name in names if "repulsion" in takes[name]} == set(schema.WITH_REPULSION)
-    assert {name for name in names if not {"kernel", "drive", "kernel_w"} & set(takes[name])} == set(
-        schema.WITHOUT_KERNEL
-    )
-    assert {name for name in names if rules.make(name).functional} == set(schema.FUNCTIONAL)
-    assert {name for name in names if rules.make(name).space == "probabilities"} == {
-        name for name in names if name.endswith("-s")
-    }
+    """What `methods` says of a rule without jax is what the rule's function takes, and what it makes."""
+    assert options("method.name") == methods.names()
+    for name, method in methods.METHODS.items():
+        takes, rule = inspect.signature(rules.builder(name)).parameters, rules.make(name)
+        assert [key for key in takes if key.startswith("kernel")] == list(method.kernels), name
+        assert ("repulsion" in takes) == (method.repulsion is not None), name
+        assert ("noise" in takes) == (method.stochastic == "optional"), name
+        assert rule.noisy == (method.stochastic == "always"), name
+        assert rule.functional == method.functional, name
+        if method.compares:
+            assert rule.space == method.compares, name
+        else:
+            assert (method.functional, method.repulsion) == (False, None), name
 
 
 @pytest.mark.parametrize(

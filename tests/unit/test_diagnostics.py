@@ -8,7 +8,7 @@ import pytest
 from stein import data, likelihoods, models, priors, rules, steps, targets
 from stein.ensembles import build, ensemble
 from stein.kernels import rbf
-from stein.metrics import diagnostics, scoring
+from stein.metrics import diagnostics
 from stein.types import Batch
 
 RANDOM = np.random.default_rng(0)
@@ -120,15 +120,6 @@ def test_the_force_ratio_is_that_of_the_equation():
     ],
 )
 def test_trouble_is_said_in_words(found, words):
-    told = " ".join(diagnostics.warnings(found, 20).values())
+    told = " ".join(diagnostics.troubles(found, 20).values())
     assert all(word in told for word in words)
     assert bool(told) == bool(words)
-
-
-def test_scores_of_predictions():
-    log_probs = np.log(np.array([[0.2, 0.5], [0.6, 0.1]]))
-    assert float(scoring.nll(jnp.asarray(log_probs))) == pytest.approx(-np.mean(np.log([0.4, 0.3])))
-    p = jnp.asarray([[[0.9, 0.1], [0.4, 0.6]], [[0.3, 0.7], [0.2, 0.8]]])
-    assert float(scoring.accuracy(p, jnp.asarray([0, 0]))) == 0.5
-    means = jnp.asarray([[[1.0], [2.0]], [[3.0], [2.0]]])
-    assert float(scoring.rmse(means, jnp.asarray([[2.0], [5.0]]))) == pytest.approx((9 / 2) ** 0.5)

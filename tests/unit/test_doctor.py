@@ -10,7 +10,9 @@ from typing import Any
 import jax
 import pytest
 
-from stein import cli, doctor
+from stein import cli
+from stein.cli import doctor
+from stein.runs import environment
 
 CANARIES = pytest.mark.parametrize("canary", doctor.CANARIES, ids=lambda canary: canary.__name__)
 SHORT_CANARIES = [canary for canary in doctor.CANARIES if canary is not doctor.repeated_sum]  # that has its own test
@@ -91,7 +93,7 @@ def test_fix_is_what_the_package_requires() -> None:
 
 
 def test_facts_are_complete() -> None:
-    facts = doctor.facts()
+    facts = environment.facts()
     assert {"python", "stein", "jax", "jaxlib", "numpy", "equinox", "optax", "flax"} <= facts.keys()
     assert {"platform", "devices", "CPU threads", "x64"} <= facts.keys()
     assert facts["jax"] == jax.__version__

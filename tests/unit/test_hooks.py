@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stein import checkpoint, data, durable, hooks, likelihoods, models, priors, targets, train
+from stein import data, hooks, likelihoods, models, priors, targets, train
 from stein.ensembles import build
+from stein.storage import checkpoint, durable
 
 X, Y = data.regression_1d()
 BATCHES = data.Batches(X, Y, 16, jax.random.key(7))
@@ -34,7 +35,7 @@ def test_hooks_see_every_chunk_in_order_and_share_their_metrics():
     seen = []
 
     def first(moment):
-        moment.metrics["mine"] = moment.step
+        return {"mine": moment.step}
 
     def second(moment):
         seen.append((moment.step, moment.last_step, moment.metrics["mine"], moment.metrics["alive"]))
@@ -91,7 +92,7 @@ def test_nothing_runs_in_the_background(tmp_path):
 
 def test_the_log_has_a_line_for_each_chunk_and_no_nan(tmp_path):
     def bad(moment):
-        moment.metrics.update(good=1.5, bad=float("nan"))
+        return {"good": 1.5, "bad": float("nan")}
 
     run(bad, hooks.members(), hooks.Log(tmp_path / "log"))
     rows = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
@@ -131,7 +132,7 @@ def test_checkpoints_are_kept_by_age_and_by_merit(tmp_path):
     """Scores 3, 1, 2, 4 at steps 10 to 40. Sees the best deleted, the newest deleted, or all kept."""
 
     def score(moment):
-        moment.metrics["test_nll"] = {10: 3.0, 20: 1.0, 30: 2.0, 40: 4.0}.get(moment.step, 9.0)
+        return {"test_nll": {10: 3.0, 20: 1.0, 30: 2.0, 40: 4.0}.get(moment.step, 9.0)}
 
     saver = hooks.Checkpoints(tmp_path, every=10, keep=1, best="test_nll")
     state = run(score, saver)
@@ -165,7 +166,8 @@ def test_early_stopping_counts_evaluations_without_a_better_one():
 
     def score(moment):
         if moment.step % 20 == 0:
-            moment.metrics["test_nll"] = values[moment.step // 20 - 1]
+            return {"test_nll": values[moment.step // 20 - 1]}
+        return None
 
     assert int(run(score, hooks.early_stopping(3), steps=400, chunk=10).step) == 160
     assert not hooks.has_stalled(values[:4], 3)  # 4, 4.5 and 4 after 5: the first of them was better
@@ -200,7 +202,7 @@ def test_tensorboard_opens_the_events_and_forgets_a_lost_attempt(tmp_path):
     with hooks.tensorboard(tmp_path) as board:
         run(board)
     with hooks.tensorboard(tmp_path, start=20) as board:
-        run(lambda moment: moment.metrics.update(log_likelihood=7.0), board, state=run(steps=20), steps=30)
+        run(lambda moment: {"log_likelihood": 7.0}, board, state=run(steps=20), steps=30)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert {"train/log_likelihood", "train/log_prior", "members/alive"} <= set(events.Tags()["scalars"])

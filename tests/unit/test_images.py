@@ -12,8 +12,8 @@ import pytest
 import scipy.io
 
 import tiny_data
-from stein import data
-from stein.data import catalogue, images, sources, uci
+from stein import datasets
+from stein.datasets import catalogue, images, sources, uci
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def mnist(tmp_path, monkeypatch):
 
 
 def load(name, part="train", root=None):
-    return data.load_images(name, part, root, offline=True)
+    return datasets.load_images(name, part, root, offline=True)
 
 
 # -- good files ---------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_digits():
     assert train.x[0, 0, :, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]  # the first row of the first digit, a zero
     assert train.y[:10].tolist() == list(range(10))
     assert test.y[-1] == 8
-    assert data.to_floats(train).max() == 1.0
+    assert datasets.to_floats(train).max() == 1.0
 
 
 def test_no_digits_without_scikit_learn(monkeypatch):
@@ -158,9 +158,10 @@ LONG = np.arange(1000)
 def test_to_floats():
     """Sees another scale, a result in float64, and pixels of different images mixed."""
     x = np.array([[[[0], [51]]], [[[255], [102]]]], np.uint8)
-    np.testing.assert_allclose(data.to_floats(data.Images(x, None, "a"), flat=True), [[0, 0.2], [1, 0.4]], rtol=1e-7)
-    assert data.to_floats(data.Images(x, None, "a")).shape == (2, 1, 2, 1)
-    assert data.to_floats(data.Images(x, None, "a")).dtype == np.float32
+    images = datasets.Images(x, None, "a")
+    np.testing.assert_allclose(datasets.to_floats(images, flat=True), [[0, 0.2], [1, 0.4]], rtol=1e-7)
+    assert datasets.to_floats(images).shape == (2, 1, 2, 1)
+    assert datasets.to_floats(images).dtype == np.float32
 
 
 # -- where they are looked for ------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def test_no_home_is_no_crash(monkeypatch, variable):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert sources.cache_folder() is None
     refused("not on this machine", lambda: load("mnist"))
-    refused("HOME and XDG_CACHE_HOME are not set", lambda: data.load_images("mnist"))
+    refused("HOME and XDG_CACHE_HOME are not set", lambda: datasets.load_images("mnist"))
     monkeypatch.setenv(variable, "/x")
     assert str(sources.cache_folder()).startswith("/x/")
 
@@ -410,12 +411,12 @@ def test_bad_archives(tmp_path):
 @pytest.mark.parametrize(("complaint", "action"), [
     ("minst: no such data set; did you mean 'mnist'?", lambda root: load("minst")),
     ("imagenet-22k: no such data set; there are fashion-mnist, mnist", lambda root: load("imagenet-22k")),
-    ("part = 'val': 'train' or 'test'", lambda root: inspect.unwrap(data.load_images)("mnist", "val")),
+    ("part = 'val': 'train' or 'test'", lambda root: inspect.unwrap(datasets.load_images)("mnist", "val")),
     ("uci-yacht: has no images; load_uci reads it", lambda root: load("uci-yacht")),
     ("MNIST/raw/train-images-idx3-ubyte.gz: not on this machine; give --data-dir", lambda root: load("mnist")),
     ("--data-dir = /nowhere: no such directory", lambda root: load("mnist", root="/nowhere")),
-    ("split = 20: must be 0 to 19", lambda root: data.load_uci("yacht", 20)),
-    ("uci-boat: no such data set", lambda root: data.load_uci("boat", 0)),
+    ("split = 20: must be 0 to 19", lambda root: datasets.load_uci("yacht", 20)),
+    ("uci-boat: no such data set", lambda root: datasets.load_uci("boat", 0)),
 ])  # fmt: skip
 def test_bad_requests(tmp_path, complaint, action):
     refused(complaint, lambda: action(tmp_path))
@@ -449,7 +450,7 @@ def yacht(tmp_path, monkeypatch):
 
 def test_uci(yacht):
     """Sees the target among the inputs, training and test rows exchanged, rows in another order."""
-    train, test = data.load_uci("yacht", 4, yacht, offline=True)
+    train, test = datasets.load_uci("yacht", 4, yacht, offline=True)
     assert train.x.tolist() == [[3, 300], [1, 100]]
     assert train.y.tolist() == [30, 10]
     assert (test.x.tolist(), test.y.tolist()) == ([[2, 200]], [20])
@@ -460,7 +461,7 @@ def test_a_changed_table_is_refused(yacht):
     """Sees a table read with a number or a split that somebody changed."""
     for name in ("data.txt", "index_test_4.txt"):
         path = tiny_data.put(yacht, f"UCI/yacht/{name}", TABLE[name].replace(b"1", b"2", 1))
-        refused(f"{path}: is not the file it should be", lambda: data.load_uci("yacht", 4, yacht, offline=True))
+        refused(f"{path}: is not the file it should be", lambda: datasets.load_uci("yacht", 4, yacht, offline=True))
         path.write_bytes(TABLE[name])
 
 
@@ -506,7 +507,7 @@ real = pytest.mark.skipif(not ROOT, reason="needs the real data sets: set STEIN_
 )
 def test_real_images(name, shape, labels, mean, std):
     """Sees colours or parts exchanged, another scale, labels shifted against the images."""
-    train, test = (data.load_images(name, part, ROOT, offline=True) for part in ("train", "test"))
+    train, test = (datasets.load_images(name, part, ROOT, offline=True) for part in ("train", "test"))
     assert (train.x.shape, test.x.shape) == (shape, (10_000, *shape[1:]))
     assert train.y[:5].tolist() == labels
     assert np.bincount(test.y).tolist() == [1000] * 10 or name == "mnist"
@@ -520,7 +521,7 @@ def test_real_images(name, shape, labels, mean, std):
 @real
 def test_real_partial_svhn():
     """Sees the note of a partial set lost."""
-    loaded = data.load_images("svhn", "test", ROOT, offline=True)
+    loaded = datasets.load_images("svhn", "test", ROOT, offline=True)
     assert (loaded.x.shape[1:], loaded.y is None) == ((32, 32, 3), "partial" in loaded.note)
 
 
@@ -538,7 +539,7 @@ def test_real_tables(name, rows, inputs, targets):
     """Sees rows in both parts or in none, an input taken for the target, inputs and targets of different rows."""
     seen = set()
     for split in range(uci.SPLITS):
-        train, test = data.load_uci(name, split, ROOT, offline=True)
+        train, test = datasets.load_uci(name, split, ROOT, offline=True)
         assert (train.x.shape[1], test.x.shape[1], len(train.x) + len(test.x)) == (inputs, inputs, rows)
         both = np.concatenate([train.y, test.y])
         assert (both.min(), both.max()) == targets

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from stein import data
-from stein.experiments import images
-from stein.experiments.schema import Data
+from stein import datasets
+from stein.runs import images
+from stein.runs.schema import Data
 
 TEST = 100  # first pixel of the first test image; those of training begin with 0
 
@@ -14,7 +14,7 @@ def numbered(labels, first=0, top=255):
     """Images of one pixel in three colours: their number in two of them, and their class."""
     number = first + np.arange(len(labels))
     x = np.stack([number // 256, number % 256, labels], axis=-1).astype(np.uint8)
-    return data.Images(x[:, None, None], np.array(labels, np.int32), "numbered", top=top)
+    return datasets.Images(x[:, None, None], np.array(labels, np.int32), "numbered", top=top)
 
 
 def numbers(x):
@@ -27,7 +27,7 @@ def numbers(x):
 def parts(monkeypatch):
     """What can be loaded, by part; a part that is not there must not be asked for."""
     found = {"train": numbered([3, 7, 2, 7, 0, 2, 3, 0]), "test": numbered([2, 3, 7, 0], TEST)}
-    monkeypatch.setattr(data, "load_images", lambda name, part, folder: found[part])
+    monkeypatch.setattr(datasets, "load_images", lambda name, part, folder: found[part])
     return found
 
 

@@ -11,9 +11,11 @@ import optax
 import pytest
 from rich.console import Console
 
-from stein import checkpoint, cli, data, hooks, likelihoods, models, priors, targets, train
+from stein import cli, data, hooks, likelihoods, models, priors, targets, train
 from stein.ensembles import build
-from stein.experiments import config, folder, signals, sizes, status
+from stein.runs import configs, signals, sizes, status
+from stein.runs.folder import RunFolder
+from stein.storage import checkpoint, documents
 from stein.train import Moment
 
 # -- tables -------------------------------------------------------------------------------------------------
@@ -73,10 +75,10 @@ def test_paths_of_the_command_line_start_here_and_those_of_the_file_there(tmp_pa
     (tmp_path / "configs" / "run.toml").write_text('data.inputs = "x.npy"\ndata.targets = "y.npy"')
     monkeypatch.chdir(tmp_path)
     path = Path("configs/run.toml")
-    loaded = config.load(path, ["data.targets=mine/y.npy"])
+    loaded = configs.load(path, ["data.targets=mine/y.npy"])
     here = os.path.realpath(tmp_path)
     assert (loaded.data.inputs, loaded.data.targets) == (f"{here}/configs/x.npy", f"{here}/mine/y.npy")
-    assert config.load(path, ["data.targets=/y.npy"]).data.targets == "/y.npy"
+    assert configs.load(path, ["data.targets=/y.npy"]).data.targets == "/y.npy"
 
 
 def test_out_that_is_no_directory_says_so(tmp_path, capsys):
@@ -105,10 +107,10 @@ def test_inputs_that_overflow_are_named_before_training(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("a,b,y\n" + "\n".join(rows) + "\n")
     text = '[data]\nfile = "t.csv"\ntarget = "y"\ntest_fraction = 0\nstandardise = false\n'
     (tmp_path / "run.toml").write_text(text)
-    from stein.experiments.assemble import assemble
+    from stein.runs.build import assemble
 
     with pytest.raises(ValueError, match="overflows") as caught:
-        assemble(config.load(tmp_path / "run.toml"))
+        assemble(configs.load(tmp_path / "run.toml"))
     assert str(caught.value) == (
         "input 2 of 2 is as large as 1e+30 (row 8): its fourth power overflows in float32; "
         "set data.standardise = true, or scale or drop the column"
@@ -192,7 +194,7 @@ def test_an_error_ends_the_run_with_its_reason_on_record(tmp_path, monkeypatch):
     mark = tmp_path / "failed.json"
 
     def end(error):
-        with folder.ended(tmp_path):
+        with RunFolder(tmp_path).ended():
             raise error
 
     with pytest.raises(RuntimeError, match="2 of 4 alive"):
@@ -209,18 +211,18 @@ def test_an_error_ends_the_run_with_its_reason_on_record(tmp_path, monkeypatch):
         f"make room, then `stein resume {tmp_path}`"
     )
     assert json.loads(mark.read_text()) == {"reason": str(caught.value)}
-    with folder.ended(tmp_path):
+    with RunFolder(tmp_path).ended():
         pass
     assert not mark.exists()
     (tmp_path / "progress.json").write_text("{}")
-    real = folder.write_json
+    real = documents.write_json
 
     def write(path, value):  # room for one small file
         if (tmp_path / "progress.json").exists():
             full()
         real(path, value)
 
-    monkeypatch.setattr(folder, "write_json", write)
+    monkeypatch.setattr(documents, "write_json", write)
     with pytest.raises(RuntimeError, match="the disk does not take more"):
         end(OSError(errno.ENOSPC, "No space left on device"))
     assert mark.exists()
@@ -236,7 +238,7 @@ def test_nothing_is_better_than_nan(tmp_path):
     values = dict(zip(range(2, 12, 2), [float("nan"), 1.0, float("nan"), 0.5, 2.0], strict=True))
 
     def score(moment):
-        moment.metrics["test_nll"] = values[moment.step]
+        return {"test_nll": values[moment.step]}
 
     saver = hooks.Checkpoints(tmp_path, every=2, keep=1, best="test_nll")
     called = [score, saver, hooks.early_stopping(2)]
@@ -261,7 +263,7 @@ def test_an_old_config_keeps_its_fingerprint():
     checkpoints of runs that were begun before would be refused."""
     text = (Path(__file__).parents[1] / "reliability" / "golden" / "config-0.1.0.toml").read_text()
     expected = "8a80dfa365edce4eda5be38746948b7994d2ba4e9e136d6a5e2fc42a8e6e182b"
-    assert config.fingerprint(config.parse(text)) == expected
+    assert configs.fingerprint(configs.parse(text)) == expected
 
 
 # -- status -------------------------------------------------------------------------------------------------
@@ -297,7 +299,7 @@ def test_status_tells_failed_from_stopped_and_finished(tmp_path, capsys):
         "done": ("finished", ""),
         "dead": ("failed", reason),
         "ended": ("finished", ""),
-        "halted": ("stopped", ""),
+        "halted": ("interrupted", ""),
     }
     assert cli.main(["status", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{tmp_path}/dead: {reason}"
@@ -326,7 +328,7 @@ def test_status_with_room_shows_everything_and_brackets_are_letters(tmp_path, mo
     make_run(Path("runs/[red]mine"))
     lines = drawn(status.survey([Path("runs")]), 80)
     assert lines[0].split() == ["run", "state", "method", "step", "alive", "loss", "test", "nll"]
-    assert lines[1].split() == ["runs/[red]mine", "stopped", "h-svgd", "500/1000", "20/20", "1.23", "0.987"]
+    assert lines[1].split() == ["runs/[red]mine", "interrupted", "h-svgd", "500/1000", "20/20", "1.23", "0.987"]
 
 
 def test_status_of_nothing_says_how(capsys):
@@ -377,8 +379,8 @@ def test_every_number_of_a_run_has_a_group(tmp_path):
 def test_data_of_the_command_line_replace_those_of_the_file(tmp_path):
     """What `stein demo` ends with: a written config, and a table of one's own. Sees "data.name is given too"."""
     path = tmp_path / "stein.toml"
-    path.write_text(config.template())
-    found = config.load(path, ["data.file=houses.csv", "data.target=price"]).data
+    path.write_text(configs.template())
+    found = configs.load(path, ["data.file=houses.csv", "data.target=price"]).data
     assert (found.name, Path(found.file).name, found.target) == ("", "houses.csv", "price")
-    with pytest.raises(config.ConfigError, match=r"data\.file.* data\.name is given too"):
-        config.load(path, ["data.file=houses.csv", "data.target=price", "data.name=uci-yacht"])
+    with pytest.raises(configs.ConfigError, match=r"data\.file.* data\.name is given too"):
+        configs.load(path, ["data.file=houses.csv", "data.target=price", "data.name=uci-yacht"])

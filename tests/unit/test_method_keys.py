@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stein import kernels, train
-from stein.experiments import config
-from stein.experiments.assemble import _functional_prior, _rule_options, assemble
+from stein.runs import configs
+from stein.runs.build import _functional_prior, _rule_options, assemble
 
 SMALL = """
 [data]
@@ -28,7 +28,7 @@ particles = 5
 
 
 def settings(method="", likelihood="", data="regression-1d"):
-    return config.parse(SMALL.format(data=data, method=method, likelihood=likelihood))
+    return configs.parse(SMALL.format(data=data, method=method, likelihood=likelihood))
 
 
 def trained(chosen, steps=6):
@@ -72,7 +72,7 @@ def test_the_key_changes_the_result(name):
     replaced = {line.split(" = ")[0] for line in change.splitlines()}
     kept = [line for line in before.splitlines() if line.split(" = ")[0] not in replaced]
     changed = settings("\n".join([*kept, change]))
-    assert config.parse(config.dump(changed)) == changed
+    assert configs.parse(configs.dump(changed)) == changed
     plain, other = trained(settings(before)), trained(changed)
     assert np.isfinite([plain, other]).all()
     assert np.abs(plain - other).max() > 1e-9
@@ -158,7 +158,7 @@ CONFLICTS = [
 
 @pytest.mark.parametrize(("method", "complaint"), CONFLICTS)
 def test_a_key_that_does_nothing_is_refused(method, complaint):
-    with pytest.raises(config.ConfigError) as caught:
+    with pytest.raises(configs.ConfigError) as caught:
         settings(method)
     assert str(caught.value).startswith(f"config: {complaint}")
 
@@ -172,7 +172,7 @@ def test_a_key_that_does_nothing_is_refused(method, complaint):
     ],
 )
 def test_logits_are_centred_only_where_they_are_compared(method, likelihood, complaint):
-    with pytest.raises(config.ConfigError) as caught:
+    with pytest.raises(configs.ConfigError) as caught:
         settings(method, f"{likelihood}center_logits = true", "classification-2d")
     assert str(caught.value) == f"config: likelihood.center_logits: {complaint}"
 
@@ -180,9 +180,9 @@ def test_logits_are_centred_only_where_they_are_compared(method, likelihood, com
 def test_the_first_rows_of_a_file_are_no_sample_of_it():
     """Without batches the subset would be the same rows in every step, whatever the file is sorted by."""
     text = SMALL.format(data="regression-1d", method="measurement_subset = 2", likelihood="")
-    with pytest.raises(config.ConfigError, match="would be the first rows of the data in every step"):
-        config.parse(text.replace("batch_size = 8", "batch_size = 0"))
+    with pytest.raises(configs.ConfigError, match="would be the first rows of the data in every step"):
+        configs.parse(text.replace("batch_size = 8", "batch_size = 0"))
     independent = 'measurement_subset = 2\nmeasurement = "independent"'
-    assert config.parse(
+    assert configs.parse(
         SMALL.format(data="regression-1d", method=independent, likelihood="").replace("batch_size = 8", "")
     )

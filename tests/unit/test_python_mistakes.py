@@ -140,7 +140,7 @@ def test_predictions_and_training_take_tables_and_lists():
     expected = np.asarray(predict.outputs(model, particles, values))
     for same in (table, values.tolist(), jnp.asarray(values)):
         np.testing.assert_array_equal(predict.outputs(model, particles, same), expected)
-        np.testing.assert_allclose(predict.in_chunks(model, particles, same, link=None), expected, rtol=1e-6)
+        np.testing.assert_allclose(predict.in_chunks(model, particles, same), expected, rtol=1e-6)
     score = evaluate.held_out(MODEL, LIKELIHOOD, pd.DataFrame({"x": X[:, 0]}), Y[:, 0].tolist())
     assert score(STATE) == JUDGE(STATE)
     learned = [learn(TARGET, *pair).particles for pair in ((X, Y), (pd.DataFrame(X), pd.Series(Y[:, 0])))]
@@ -176,12 +176,12 @@ def test_predictions_are_of_the_living(weights):
     f = predict.outputs(MODEL, state, X)
     np.testing.assert_array_equal(f, predict.outputs(MODEL, STATE, X)[jnp.array([0, 2, 3])])
     assert np.isfinite(f.mean(axis=0)).all()
-    assert predict.in_chunks(MODEL, state, X, link=None).shape == (3, 90, 1)
+    assert predict.in_chunks(MODEL, state, X).shape == (3, 90, 1)
     assert predict.outputs(MODEL, state, X, all_members=True).shape == (4, 90, 1)
     assert JUDGE(state) == JUDGE(predict.living(state.particles, state.alive))
 
 
-@pytest.mark.parametrize("ask", [predict.outputs, lambda *a, **k: predict.in_chunks(*a, link=None, **k)])
+@pytest.mark.parametrize("ask", [predict.outputs, predict.in_chunks])
 def test_particles_whose_answers_are_not_finite_are_named(ask):
     """Particles alone do not say who is dead. Sees NaN returned without a word, and the wrong member named."""
     state = with_dead_member(1e200)

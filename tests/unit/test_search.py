@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stein.experiments import config as configs
-from stein.experiments import search
-from stein.experiments.config import ConfigError
+from stein.runs import configs, search
+from stein.runs.configs import ConfigError
 
 BASE = """
 [base.data]
@@ -180,8 +179,6 @@ def test_the_example_is_the_papers_grid():
 def test_a_search_is_checked_without_jax(tmp_path):
     """Sees a complaint that comes after seconds of imports."""
     (tmp_path / "spec.toml").write_text(BASE + GRID)
-    script = (
-        "import sys; from pathlib import Path; from stein.experiments import search; search.load(Path(sys.argv[1]))"
-    )
+    script = "import sys; from pathlib import Path; from stein.runs import search; search.load(Path(sys.argv[1]))"
     script += "; sys.exit(bool({'jax', 'equinox', 'optax'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "spec.toml")], check=True)

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import log_softmax
 
 from stein import evaluate
-from stein.metrics import calibration, classification, divergence, ood, regression, scoring, uncertainty
+from stein.metrics import calibration, classification, divergence, ood, regression, uncertainty
 
 RANDOM = np.random.default_rng(0)
 MEANS, SIGMAS, Y = RANDOM.normal(size=(5, 30, 1)), RANDOM.uniform(0.5, 2, (5, 30, 1)), RANDOM.normal(size=30)
@@ -67,9 +67,6 @@ MISFITS = {
     "regression.crps(MEANS, SIGMAS[:4], Y)": "members must agree",
     "regression.levels(MEANS, SIGMAS, Y[:1])": "points must agree",
     "regression.coverage(np.array([[0.5], [np.nan]]), 0.9)": "levels: a value is not finite",
-    "scoring.rmse(MEANS, Y[:29])": "points must agree",
-    "scoring.accuracy(P, LABELS[:1])": "points must agree",
-    "scoring.nll(LOGS)": "log_probs has shape (4, 30, 3): must be (members, points)",
     "classification.right(MEAN, LABELS[:1])": "points must agree",
     "classification.right(MEAN, LABELS + 3)": "classes are 0 to 2",
     "classification.nll(LOGS, LABELS[:1])": "points must agree",
@@ -119,7 +116,7 @@ def test_what_does_not_fit_is_refused_in_one_line(line):
 
 
 # `perfect` takes two counts; the numbers of `diagnostics` come from jitted steps whose shapes are the library's own.
-@pytest.mark.parametrize("module", [calibration, classification, divergence, ood, regression, scoring, uncertainty])
+@pytest.mark.parametrize("module", [calibration, classification, divergence, ood, regression, uncertainty])
 def test_every_metric_is_in_the_table(module):
     """Sees a metric added without its check."""
     short = module.__name__.split(".")[-1]

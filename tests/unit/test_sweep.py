@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from stein.experiments import config as configs
-from stein.experiments import folder as folders
-from stein.experiments import search, sweep
 from stein.report import plots
+from stein.runs import configs, search, trials
+from stein.storage import documents
 
 NAMES = {"digits": "digits", "toy": "classification-2d"}
 
@@ -25,11 +24,13 @@ def searched(folder: Path, metric: str, numbers: list[float | None], data: str =
     for trial, number in zip(plan.trials, numbers, strict=True):
         place = trial.place(folder)
         place.mkdir(parents=True)
-        folders.write_json(place / "seconds.json", {"seconds": 1.23})
+        documents.write_json(place / "seconds.json", {"seconds": 1.23})
         if number is None:
-            folders.write_json(place / "failed.json", {"reason": "step 3: particles 0, 1 are not finite"})
+            documents.write_json(place / "failed.json", {"reason": "step 3: particles 0, 1 are not finite"})
         else:
-            folders.write_json(place / "metrics.json", {"steps": 5, "alive": 2, plan.metric: number, "test_other": 0.5})
+            documents.write_json(
+                place / "metrics.json", {"steps": 5, "alive": 2, plan.metric: number, "test_other": 0.5}
+            )
     return plan
 
 
@@ -40,7 +41,7 @@ def test_the_best_trial_is_the_best(metric, order, tmp_path):
     """The failed one is last, with its reason. Sees a sign that is wrong for one of the metrics, a best.toml of another
     trial or one that still holds training images back, and a failed trial that counts as 0."""
     plan = searched(tmp_path, metric, [0.5, None, 0.25, 0.75])
-    best = sweep.write(tmp_path, plan, "stein sweep spec.toml")
+    best = trials.write(tmp_path, plan, "stein sweep spec.toml")
     assert best["trial"] == order[0]
     lines = (tmp_path / "sweep.md").read_text().splitlines()
     assert [line.split(" | ")[0] for line in lines[5:]] == [f"| {name}" for name in [*order, "001"]]
@@ -58,7 +59,7 @@ def test_the_best_trial_is_the_best(metric, order, tmp_path):
 
 
 def test_equals_go_by_their_number(tmp_path):
-    assert sweep.write(tmp_path, searched(tmp_path, "test_nll", [0.5, 0.25, 0.25]), "")["trial"] == "001"
+    assert trials.write(tmp_path, searched(tmp_path, "test_nll", [0.5, 0.25, 0.25]), "")["trial"] == "001"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_equals_go_by_their_number(tmp_path):
 )
 def test_the_table_says_what_its_numbers_are_of(data, words, tmp_path):
     """Sees held-out points that the choice has used sold as a test."""
-    sweep.write(tmp_path, searched(tmp_path, "test_nll", [0.5, 0.25], data), "")
+    trials.write(tmp_path, searched(tmp_path, "test_nll", [0.5, 0.25], data), "")
     assert words in (tmp_path / "sweep.md").read_text().splitlines()[1]
 
 
@@ -76,9 +77,9 @@ def test_a_search_without_a_number_fails_and_still_lists_its_trials(numbers, tmp
     plan = searched(tmp_path, "test_rmse", numbers or [0.5, 0.25])
     if not numbers:
         for trial in plan.trials:
-            folders.write_json(trial.place(tmp_path) / "metrics.json", {"test_accuracy": 1.0})
+            documents.write_json(trial.place(tmp_path) / "metrics.json", {"test_accuracy": 1.0})
     with pytest.raises(RuntimeError, match="no trial has a finite test_rmse"):
-        sweep.write(tmp_path, plan, "")
+        trials.write(tmp_path, plan, "")
     assert len(json.loads((tmp_path / "sweep.json").read_text())) == 2
     assert not (tmp_path / "best.toml").exists()
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from stein.experiments import config, run, search, sweep
-from stein.experiments import folder as folders
-from stein.experiments.assemble import assemble
+from stein.runs import configs, search, training, trials
+from stein.runs.build import assemble
+from stein.runs.folder import RunFolder
+from stein.storage import documents
 
 GRID = "[search.keys]\noptimiser.learning_rate = [0.1, 0.01]\n"
 
@@ -21,9 +22,9 @@ GRID = "[search.keys]\noptimiser.learning_rate = [0.1, 0.01]\n"
 )
 def test_early_stopping_and_the_best_checkpoint_go_by_validation(text, metric, tmp_path):
     """Sees them go by the test rows. Without choices there is no such part, and nothing goes by the other."""
-    chosen = config.parse(f'data.name = "regression-1d"\n{text}')
-    training = run._Run(chosen, tmp_path, assemble(chosen), [], False, print)
-    assert training._metric == metric
+    chosen = configs.parse(f'data.name = "regression-1d"\n{text}')
+    run = training._Training(chosen, RunFolder(tmp_path), assemble(chosen), [], False, print)
+    assert run._metric == metric
 
 
 def test_a_search_chooses_by_validation_and_gives_the_rows_back(tmp_path: Path):
@@ -36,15 +37,15 @@ def test_a_search_chooses_by_validation_and_gives_the_rows_back(tmp_path: Path):
     for trial, validation, test in zip(plan.trials, (2.0, 1.0), (1.0, 2.0), strict=True):
         place = trial.place(tmp_path)
         place.mkdir(parents=True)
-        folders.write_json(place / "metrics.json", {"steps": 5, "validation_rmse": validation, "test_rmse": test})
-    best = sweep.write(tmp_path, plan, "stein sweep spec.toml")
+        documents.write_json(place / "metrics.json", {"steps": 5, "validation_rmse": validation, "test_rmse": test})
+    best = trials.write(tmp_path, plan, "stein sweep spec.toml")
     assert (best["trial"], best["metrics"]) == ("001", {"validation_rmse": 1.0})
-    assert config.load(tmp_path / "best.toml").data.validation_fraction == "auto"
+    assert configs.load(tmp_path / "best.toml").data.validation_fraction == "auto"
 
 
 def test_a_search_without_validation_points_is_refused(tmp_path: Path):
     (tmp_path / "spec.toml").write_text(
         '[base.data]\nname = "regression-1d"\nvalidation_fraction = 0\n[search]\n' + GRID
     )
-    with pytest.raises(config.ConfigError, match=r"data\.validation_fraction: is 0; must be above 0"):
+    with pytest.raises(configs.ConfigError, match=r"data\.validation_fraction: is 0; must be above 0"):
         search.load(tmp_path / "spec.toml")

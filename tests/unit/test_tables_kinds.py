@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stein.experiments import kinds
-from stein.experiments.schema import Likelihood
+from stein.runs import kinds
+from stein.runs.schema import Likelihood
 
 AUTO = Likelihood()
 WITH_SIGMA = Likelihood(sigma=0.5)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from stein import evaluate, predict
-from stein.experiments import config, dataset
-from stein.experiments.assemble import assemble, in_units, without_auto
+from stein.runs import configs, dataset
+from stein.runs.build import assemble, in_units, resolved
 
 RANDOM = np.random.default_rng(0)
 
@@ -27,7 +27,7 @@ def csv(path, x, y, names="abc"):
 def chosen(folder, text="", **data):
     lines = [f"{key} = {value!r}".replace("True", "true").replace("False", "false") for key, value in data.items()]
     (folder / "run.toml").write_text("[data]\n" + "\n".join(lines) + "\n" + text)
-    return config.load(folder / "run.toml")
+    return configs.load(folder / "run.toml")
 
 
 def own(folder, text="", **data):
@@ -135,7 +135,7 @@ def test_toys_get_a_validation_part_too_and_nothing_else(tmp_path):
     parts = assemble(plain)
     assert (len(parts.data.train.x), len(parts.data.test.x)) == (81, 9)
     assert parts.data.standardiser is parts.data.units is parts.data.validation is None
-    meant = without_auto(plain, parts.data)
+    meant = resolved(plain, "gaussian", len(parts.data.train.x))
     assert (meant.likelihood.sigma, meant.train.batch_size, meant.optimiser.schedule) == (1.0, 0, "constant")
     assert meant.prior.scale == 1.0
     assert parts.likelihood.name == "gaussian"
@@ -145,7 +145,7 @@ def test_toys_get_a_validation_part_too_and_nothing_else(tmp_path):
 
 def test_uci_tables_by_name(monkeypatch, tmp_path):
     """The chosen split's rows, regression although the grades are whole numbers. Sees split 0 for every split."""
-    from stein import data
+    from stein import data, datasets
 
     made = {}
 
@@ -154,12 +154,12 @@ def test_uci_tables_by_name(monkeypatch, tmp_path):
         made[split] = data.Arrays(x[:20], np.round(y[:20] % 5) + 3.0), data.Arrays(x[20:], np.round(y[20:] % 5) + 3.0)
         return made[split]
 
-    monkeypatch.setattr(data, "load_uci", load_uci)
+    monkeypatch.setattr(datasets, "load_uci", load_uci)
     loaded = dataset.load(chosen(tmp_path, name="uci-yacht", split=7))
     assert list(made) == [7]
     assert (loaded.kind, len(loaded.train.x), len(loaded.test.x)) == ("gaussian", 20, 10)
     assert dataset.describe(loaded) == "regression on 'uci-yacht': 20 + 10 rows, 3 inputs"
-    with pytest.raises(config.ConfigError, match=r"data\.split: is for UCI tables"):
+    with pytest.raises(configs.ConfigError, match=r"data\.split: is for UCI tables"):
         chosen(tmp_path, name="regression-1d", split=7)
 
 
@@ -188,7 +188,7 @@ def test_what_auto_means_for_a_table(tmp_path):
     parts = assemble(settings)
     assert parts.likelihood.name == "gaussian, learned sigma"
     assert parts.batches.size == 256
-    meant = without_auto(settings, parts.data)
+    meant = resolved(settings, "gaussian", len(parts.data.train.x))
     assert (meant.optimiser.schedule, meant.prior.scale) == ("cosine", 0.2)
     x, y, _ = parts.data.train
     for values in (x, y):
@@ -205,10 +205,10 @@ def test_numbers_during_training_are_in_the_targets_units(sigma, tmp_path):
     csv(tmp_path / "own.csv", x, y)
     settings = own(tmp_path, f'[likelihood]\nsigma = {sigma}\n[train]\nprecision = "float64"\n[model]\nhidden = [5]')
     parts = assemble(settings)
-    likelihood, scaled = in_units(parts.likelihood, parts.data)
     particles = jax.vmap(parts.model.init)(jax.random.split(jax.random.key(0), 3))
     test, units = parts.data.test, parts.data.units
-    found = evaluate.held_out(parts.model, likelihood, jnp.asarray(test.x), jnp.asarray(scaled(test.y)))(particles)
+    raw = parts.data.raw_targets(test.y)
+    found = evaluate.held_out(parts.model, parts.likelihood, test.x, raw, in_units(parts.data))(particles)
 
     outputs = np.asarray(predict.outputs(parts.model, particles, jnp.asarray(test.x)))
     means = outputs[:, :, 0] * units.scale + units.mean

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stein.data.files import Table
-from stein.experiments import record
+from stein.runs import record
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(30, 3)), RANDOM.normal(size=30)

@@ -36,7 +36,7 @@ KERNELS = {
     "imq, frozen": (compiled(kernels.imq(FROZEN, power=0.7)), lambda: twin.Kernel(twin.Imq(0.7), freeze=2)),
     "rbf, fixed": (compiled(kernels.rbf(1.9)), lambda: twin.Kernel(twin.Rbf(), h=1.9)),
 }
-KERNEL_OPTIONS = dict.fromkeys(("h-svgd-l", "h-svgd-s"), ("drive", "repel")) | dict.fromkeys(
+KERNEL_OPTIONS = dict.fromkeys(("h-svgd-l", "h-svgd-s"), ("kernel_w", "kernel_f")) | dict.fromkeys(
     ("hp-svgd", "hs-svgd"), ("kernel_w", "kernel_f")
 )
 SCHEDULES = (

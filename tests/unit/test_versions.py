@@ -11,7 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import stein
-from stein import doctor, versions
+from stein import versions
+from stein.cli import doctor
 
 SOURCE = Path(stein.__file__).parent
 FAKE = """

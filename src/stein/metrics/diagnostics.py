@@ -62,7 +62,7 @@ def stein_discrepancy(x: Particles, score: Particles, alive: Bool[Array, " n"]) 
     return jnp.sqrt(jnp.maximum(jnp.sum(pairs * jnp.exp(-squared / h) * terms), 0)) / n
 
 
-def warnings(found: Mapping[str, float], members: int) -> dict[str, str]:
+def troubles(found: Mapping[str, float], members: int) -> dict[str, str]:
     """What is wrong, in words, by a short name for each kind of trouble; empty where nothing is."""
     troubles = {}
     for space in ("weights", "functions"):

@@ -1,15 +1,12 @@
-"""The rules, and the one registry that drives the command line, the configs, the estimators and the tests.
+"""The rules: how the members of an ensemble move each other. :mod:`stein.methods` says which there are."""
 
-To add a rule: write a function that returns a :class:`Rule` (or a plain ``force(key, view, memory)``), and add a line
-to :data:`METHODS`.
-"""
-
-import difflib
+import importlib
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+from stein.methods import ALIASES, LEGEND, METHODS, Method, is_exact, lookup, refusals
 from stein.rules.functional import Repulsion, exact, local
 from stein.rules.independent import independent
 from stein.rules.noise import Noise, cholesky, elementwise_independent, elementwise_shared
@@ -27,6 +24,7 @@ __all__ = [
     "Repulsion",
     "Rule",
     "blob",
+    "builder",
     "cholesky",
     "elementwise_independent",
     "elementwise_shared",
@@ -49,55 +47,6 @@ __all__ = [
 ]
 
 
-class Method(NamedTuple):
-    """A rule under its public name.
-
-    ``stochastic`` is ``"no"``, ``"optional"`` or ``"always"``. ``preconditioner`` is what its Langevin step is scaled
-    by: ``"shared"`` by all particles, ``"own"`` for each, or ``None``.
-    """
-
-    name: str
-    build: Callable[..., Rule]
-    summary: str
-    cost: str
-    posterior: str
-    stochastic: str = "no"
-    preconditioner: str | None = "shared"
-
-
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        Method("de", independent, "members trained apart", "1", "modes only"),
-        Method("sgld", partial(independent, noisy=True), "Langevin dynamics, apart", "1", "yes", "always", None),
-        Method("psgld", partial(independent, noisy=True), "SGLD with RMSprop scaling", "1", "nearly", "always", "own"),
-        Method("w-svgd", w_svgd, "SVGD, kernel on weights", "1 + n²d", "as n grows", "optional"),
-        Method("f-svgd", f_svgd, "SVGD on functions", "1 + n²m", "of functions"),
-        Method("fw-svgd-l", fw_svgd, "SVGD, kernel on outputs", "2, exact 1+r", "exact", "optional"),
-        Method("fw-svgd-s", partial(fw_svgd, space="probabilities"), "SVGD, kernel on probabilities",
-               "2, exact 1+r", "exact", "optional"),
-        Method("h-svgd-l", h_svgd, "weights drive, outputs repel", "2, exact 1+r", "no", "optional"),
-        Method("h-svgd-s", partial(h_svgd, space="probabilities"), "weights drive, softmax repels",
-               "2, exact 1+r", "no", "optional"),
-        Method("hp-svgd", hp_svgd, "SVGD, product of both kernels", "1 + r", "exact", "optional"),
-        Method("hs-svgd", hs_svgd, "SVGD, sum of both kernels", "1 + r", "exact", "optional"),
-        Method("kde-wgd", partial(wgd, kde()), "Wasserstein flow, kde", "1 + n²d", "as n grows"),
-        Method("sge-wgd", partial(wgd, sge()), "Wasserstein flow, Stein score", "1 + n²d + n³", "as n grows"),
-        Method("ssge-wgd", partial(wgd, ssge()), "Wasserstein flow, SSGE", "1 + n²d + n³", "as n grows"),
-        Method("blob", partial(wgd, blob()), "Wasserstein flow, blob method", "1 + n²d", "as n grows"),
-        Method("kde-fwgd", partial(fwgd, kde()), "kde-wgd on functions", "1 + n²m", "of functions"),
-        Method("sge-fwgd", partial(fwgd, sge()), "sge-wgd on functions", "1 + n²m + n³", "of functions"),
-        Method("ssge-fwgd", partial(fwgd, ssge()), "ssge-wgd on functions", "1 + n²m + n³", "of functions"),
-        Method("f-blob", partial(fwgd, blob()), "blob on functions", "1 + n²m", "of functions"),
-    )
-}  # fmt: skip
-
-LEGEND = """cost: backward passes a particle, plus products over n particles with d weights or m outputs; r: directions
-kept by the exact repulsion. posterior: what the members are distributed as. "as n grows": the posterior, if n is not
-small against d; "exact": likewise, with repulsion="exact" only; "of functions": one over functions at the batch."""
-
-ALIASES = {"fw-svgd": "fw-svgd-l", "h-svgd": "h-svgd-l"}
-
 NOISES: dict[str, Callable[[], Noise]] = {
     "cholesky": cholesky,
     "elementwise-shared": elementwise_shared,
@@ -105,13 +54,14 @@ NOISES: dict[str, Callable[[], Noise]] = {
 }
 
 
-def lookup(name: str) -> Method:
-    """The method of this name; an unknown one is a ``ValueError`` with the nearest name."""
-    known = ALIASES.get(name, name)
-    if known not in METHODS:
-        near = difflib.get_close_matches(name, [*METHODS, *ALIASES], n=1, cutoff=0.0)[0]
-        raise ValueError(f"method = {name!r}: unknown; did you mean {near!r}? ('stein methods' lists all)")
-    return METHODS[known]
+def builder(name: str) -> Callable[..., Rule]:
+    """The function that makes a method's rule, with the arguments that belong to its name."""
+    method = lookup(name)
+    if callable(method.rule):
+        return partial(method.rule, **method.options)
+    module, _, function = method.rule.partition(".")
+    rules = importlib.import_module(f"stein.rules.{module}")  # noqa: TID251 - a name of methods.py, never of a file
+    return partial(getattr(rules, function), **method.options)
 
 
 def make(
@@ -135,36 +85,28 @@ def make(
 
     >>> rule = make("h-svgd", repulsion="exact")
     """
-    method = lookup(name)
-    takes = set(inspect.signature(method.build).parameters)
+    method, build = lookup(name), builder(name)
+    takes = set(inspect.signature(build).parameters)
     unknown = set(options) - takes
     if unknown:
-        option = min(unknown)
-        allowed = sorted(takes - {"noise", "noisy", "space", "estimator"})
-        raise ValueError(f"{method.name}: no option {option!r}; it takes {', '.join(allowed) or 'none'}")
-    if stochastic and method.stochastic == "no":
-        hint = "use sgld" if method.name == "de" else "its noise is not defined"
-        raise ValueError(f"stochastic = True: {method.name} has no stochastic version; {hint}")
+        allowed = sorted(takes - {"noise", *method.options})
+        raise ValueError(f"{method.name}: no option {min(unknown)!r}; it takes {', '.join(allowed) or 'none'}")
     if noise not in NOISES:
         raise ValueError(f"noise = {noise!r}: one of {', '.join(NOISES)}")
+    named = repulsion if isinstance(repulsion, str) else None
+    if named not in (None, "exact", "local"):
+        raise ValueError(f"repulsion = {repulsion!r}: 'exact' or 'local'")
+    for setting, complaint in refusals(method, stochastic, noise, named):
+        raise ValueError(f"{setting} = {locals()[setting]!r}: {complaint}")
     if stochastic and method.stochastic == "optional":
         options["noise"] = NOISES[noise]()
-    if "repulsion" in takes:
-        options["repulsion"] = _repulsion(method, repulsion, stochastic, noise)
-    elif repulsion is not None:
-        raise ValueError(f"repulsion = {repulsion!r}: {method.name} has no functional repulsion")
-    return method.build(**options)
-
-
-def _repulsion(method: Method, repulsion: str | Repulsion | None, stochastic: bool, noise: str) -> Repulsion:
-    if callable(repulsion):
-        return repulsion
-    if repulsion == "local" and stochastic and noise == "cholesky":
-        raise ValueError("repulsion = 'local': with noise only 'exact' leaves the posterior invariant")
-    if repulsion is None:
-        repulsion = "exact" if stochastic or method.build in (hp_svgd, hs_svgd) else "local"
-    if repulsion == "local":
-        return local()
-    if repulsion == "exact":
-        return exact(energy=1.0) if stochastic else exact()
-    raise ValueError(f"repulsion = {repulsion!r}: 'exact' or 'local'")
+    if method.repulsion is None:
+        if repulsion is not None:
+            raise ValueError(f"repulsion: {method.name} has no functional repulsion; must be left out")
+    elif callable(repulsion):
+        options["repulsion"] = repulsion
+    elif is_exact(method, stochastic, named):
+        options["repulsion"] = exact(energy=1.0) if stochastic else exact()
+    else:
+        options["repulsion"] = local()
+    return build(**options)

@@ -37,10 +37,10 @@ def w_svgd(kernel: Kernel = rbf(), noise: Noise | None = None) -> Rule:
 
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         gram, memory = kernel(view.weights, view.alive, memory)
-        drive, kicks = driven(noise, key, gram.matrix, view)
-        apart = gram.repulsion(view.weights)
-        phi = tree.add(tree.mix(drive, view.score_w), apart)
-        return _force(view, phi, kicks, apart, weights=gram), memory
+        drive, xi = driven(noise, key, gram.matrix, view)
+        R = gram.repulsion(view.weights)
+        phi = tree.add(tree.mix(drive, view.score_w), R)
+        return _force(view, phi, xi, R, weights=gram), memory
 
     return Rule(force, kernel.memory, noisy=noise is not None)
 
@@ -64,10 +64,10 @@ def f_svgd(kernel: Kernel = rbf()) -> Rule:
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         gram, memory = on_functions(kernel, view, memory)
         score = view.score_f + view.lift(view.prior_f)
-        apart = view.lift(gram.repulsion(view.features))
-        phi = tree.mix(gram.matrix, score) + apart
-        drift, apart = view.backward(phi / view.num_alive()), view.backward(apart / view.num_alive())
-        return Force(drift, None, apart, {"functions": gram}), memory
+        R = view.lift(gram.repulsion(view.features))
+        phi = tree.mix(gram.matrix, score) + R
+        drift, R = view.backward(phi / view.num_alive()), view.backward(R / view.num_alive())
+        return Force(drift, None, R, {"functions": gram}), memory
 
     return Rule(force, kernel.memory, functional=True)
 
@@ -99,17 +99,17 @@ def fw_svgd(
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         key_noise, key_probe = jax.random.split(key)
         gram, memory = on_functions(kernel, view, memory)
-        drive, kicks = driven(noise, key_noise, gram.matrix, view)
-        apart = repulsion(key_probe, gram, view)
-        phi = tree.add(tree.mix(drive, view.score_w), apart)
-        return _force(view, phi, kicks, apart, functions=gram), memory
+        drive, xi = driven(noise, key_noise, gram.matrix, view)
+        R = repulsion(key_probe, gram, view)
+        phi = tree.add(tree.mix(drive, view.score_w), R)
+        return _force(view, phi, xi, R, functions=gram), memory
 
     return Rule(force, kernel.memory, space, noisy=noise is not None)
 
 
 def h_svgd(
-    drive: Kernel = rbf(),
-    repel: Kernel = rbf(),
+    kernel_w: Kernel = rbf(),
+    kernel_f: Kernel = rbf(),
     repulsion: Repulsion = local(),
     noise: Noise | None = None,
     space: str = "outputs",
@@ -118,7 +118,7 @@ def h_svgd(
 
     .. math:: \phi_i = \tfrac1n \Big[ \sum_j k_w(w_i, w_j)\, g_j + R_i \Big]
 
-    where :math:`g_j` is ``view.score_w[j]``, :math:`k_w` is ``drive`` and R the ``repulsion`` of the kernel ``repel``.
+    where :math:`g_j` is ``view.score_w[j]``, :math:`k_w` is ``kernel_w`` and R the ``repulsion`` of ``kernel_f``.
 
     Args:
         space: ``"outputs"`` (logits, method ``h-svgd-l``) or ``"probabilities"`` (``h-svgd-s``).
@@ -134,14 +134,14 @@ def h_svgd(
 
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         key_noise, key_probe = jax.random.split(key)
-        gram_w, memory_w = drive(view.weights, view.alive, memory[0])
-        gram_f, memory_f = on_functions(repel, view, memory[1])
-        matrix, kicks = driven(noise, key_noise, gram_w.matrix, view)
-        apart = repulsion(key_probe, gram_f, view)
-        phi = tree.add(tree.mix(matrix, view.score_w), apart)
-        return _force(view, phi, kicks, apart, weights=gram_w, functions=gram_f), (memory_w, memory_f)
+        gram_w, memory_w = kernel_w(view.weights, view.alive, memory[0])
+        gram_f, memory_f = on_functions(kernel_f, view, memory[1])
+        matrix, xi = driven(noise, key_noise, gram_w.matrix, view)
+        R = repulsion(key_probe, gram_f, view)
+        phi = tree.add(tree.mix(matrix, view.score_w), R)
+        return _force(view, phi, xi, R, weights=gram_w, functions=gram_f), (memory_w, memory_f)
 
-    return Rule(force, (drive.memory, repel.memory), space, noisy=noise is not None)
+    return Rule(force, (kernel_w.memory, kernel_f.memory), space, noisy=noise is not None)
 
 
 def hp_svgd(
@@ -211,16 +211,14 @@ def _joint(
         gram_w, memory_w = kernel_w(view.weights, view.alive, memory[0])
         gram_f, memory_f = on_functions(kernel_f, view, memory[1])
         in_weights, in_functions = summands(gram_w, gram_f)
-        matrix, kicks = driven(noise, key_noise, in_weights.matrix, view)
-        apart = tree.add(in_weights.repulsion(view.weights), repulsion(key_probe, in_functions, view))
-        phi = tree.add(tree.mix(matrix, view.score_w), apart)
-        return _force(view, phi, kicks, apart, weights=gram_w, functions=gram_f), (memory_w, memory_f)
+        matrix, xi = driven(noise, key_noise, in_weights.matrix, view)
+        R = tree.add(in_weights.repulsion(view.weights), repulsion(key_probe, in_functions, view))
+        phi = tree.add(tree.mix(matrix, view.score_w), R)
+        return _force(view, phi, xi, R, weights=gram_w, functions=gram_f), (memory_w, memory_f)
 
     return Rule(force, (kernel_w.memory, kernel_f.memory), space, noisy=noise is not None)
 
 
-def _force(
-    view: View, phi: Particles, noise: Particles | None, apart: Particles, **grams: Gram | AutodiffGram
-) -> Force:
+def _force(view: View, phi: Particles, noise: Particles | None, R: Particles, **grams: Gram | AutodiffGram) -> Force:
     """The mean over the members j instead of their sum."""
-    return Force(tree.scale(1 / view.num_alive(), phi), noise, tree.scale(1 / view.num_alive(), apart), grams)
+    return Force(tree.scale(1 / view.num_alive(), phi), noise, tree.scale(1 / view.num_alive(), R), grams)

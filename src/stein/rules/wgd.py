@@ -52,8 +52,11 @@ def blob() -> Estimator:
     return estimate
 
 
-def wgd(estimator: Estimator, kernel: Kernel = rbf()) -> Rule:
+def wgd(estimator: str | Estimator, kernel: Kernel = rbf()) -> Rule:
     r"""Wasserstein gradient descent on the weights: :math:`\phi_i = g_i - \widehat{\nabla\log q}(w_i)`.
+
+    Args:
+        estimator: one of the above, or its name.
 
     Cost: one backward pass a particle, two to three n x n by n x d products, n^3 for ``sge`` and ``ssge``.
     Limits: converges to the posterior as the density estimate does, with n; in d >> n as far from it as w-SVGD.
@@ -61,16 +64,17 @@ def wgd(estimator: Estimator, kernel: Kernel = rbf()) -> Rule:
 
     >>> rule = wgd(kde())
     """
+    estimate = _estimate(estimator)
 
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         gram, memory = kernel(view.weights, view.alive, memory)
-        apart = tree.where(view.alive, estimator(gram, view.weights, view), 0)
-        return Force(tree.add(view.score_w, apart), None, apart, {"weights": gram}), memory
+        R = tree.where(view.alive, estimate(gram, view.weights, view), 0)
+        return Force(tree.add(view.score_w, R), None, R, {"weights": gram}), memory
 
     return Rule(force, kernel.memory)
 
 
-def fwgd(estimator: Estimator, kernel: Kernel = rbf()) -> Rule:
+def fwgd(estimator: str | Estimator, kernel: Kernel = rbf()) -> Rule:
     r"""Wasserstein gradient descent on the functions.
 
     .. math:: \phi_i = J_i^\top \big[ s_i + p_i - \widehat{\nabla\log q}(f_i) \big]
@@ -81,14 +85,22 @@ def fwgd(estimator: Estimator, kernel: Kernel = rbf()) -> Rule:
 
     >>> rule = fwgd(kde())
     """
+    estimate = _estimate(estimator)
 
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         gram, memory = on_functions(kernel, view, memory)
-        apart = tree.where(view.alive, estimator(gram, view.features, view), 0)
-        drift = view.backward(view.score_f + view.lift(view.prior_f + apart))
-        return Force(drift, None, view.pullback(apart), {"functions": gram}), memory
+        R = tree.where(view.alive, estimate(gram, view.features, view), 0)
+        drift = view.backward(view.score_f + view.lift(view.prior_f + R))
+        return Force(drift, None, view.pullback(R), {"functions": gram}), memory
 
     return Rule(force, kernel.memory, functional=True)
+
+
+ESTIMATORS: dict[str, Callable[[], Estimator]] = {"kde": kde, "sge": sge, "ssge": ssge, "blob": blob}
+
+
+def _estimate(estimator: str | Estimator) -> Estimator:
+    return ESTIMATORS[estimator]() if isinstance(estimator, str) else estimator
 
 
 def _check_positive(eta: float) -> None:

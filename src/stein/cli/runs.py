@@ -1,0 +1,284 @@
+"""One run: its config, its training, how far it is, how good it is, what it predicts."""
+
+import contextlib
+import json as json_module
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional
+
+from stein.cli import terminal
+
+if TYPE_CHECKING:
+    from stein.runs.folder import RunFolder
+
+Overrides = Annotated[
+    tuple[tuple[str, ...], ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(name="set", metavar="SECTION.KEY=VALUE ..."),
+]
+Threads = Annotated[int | None, tyro.conf.arg(metavar="N")]
+
+
+def train(
+    config: Positional[pathlib.Path],
+    *,
+    method: Annotated[str | None, tyro.conf.arg(metavar="METHOD")] = None,
+    stochastic: bool = False,
+    overrides: Overrides = (),
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    threads: Threads = None,
+    cache: bool = True,
+    quiet: bool = False,
+) -> None:
+    """Train an ensemble as a config file says, into a directory that can be resumed.
+
+    Ctrl-C ends the run at the next pause with a checkpoint; a second one ends it at once.
+
+    Args:
+        config: a TOML file; `stein config init` writes one with every key explained.
+        method: replaces method.name of the config; `stein methods` lists them.
+        stochastic: add the noise that makes the method a sampler.
+        overrides: other keys, as train.steps=2000 data.file=houses.csv; paths start at the current directory.
+        out: directory of the run. Default: runs/CONFIG-METHOD.
+        threads: CPU threads. Default: all. The same number gives the same bytes.
+        cache: keep compiled programs in the user's cache directory, so that the next run starts faster.
+        quiet: no progress bar.
+    """
+    from stein.runs import configs
+    from stein.runs.folder import RunFolder
+
+    pairs = [pair for group in overrides for pair in group]
+    chosen = configs.load(config, pairs, method, stochastic or None)
+    run = RunFolder(out or _free_name(pathlib.Path("runs") / _run_name(config.stem, chosen)))
+    _train_in(run, True, lambda training, *how: training.start(chosen, run, *how), threads, cache, quiet)
+
+
+def resume(
+    folder: Positional[pathlib.Path],
+    *,
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    allow_changed_data: bool = False,
+    threads: Threads = None,
+    cache: bool = True,
+    quiet: bool = False,
+) -> None:
+    """Continue a run that was stopped, killed or failed, from its last good checkpoint; or a finished one.
+
+    Args:
+        folder: the directory of the run.
+        steps: new total of training steps, above those that are done; for a finished run too. A learning rate that
+            falls follows the schedule of the new total from here on.
+        allow_changed_data: continue, with a warning, when the data are no longer those that the run began with.
+        threads: CPU threads. Default: as many as the run had before.
+        cache: keep compiled programs in the user's cache directory.
+        quiet: no progress bar.
+    """
+    from stein.runs.folder import RunFolder
+
+    run = RunFolder(folder)
+    run.check_is_run()
+    if steps is not None:
+        from stein.runs import more_steps
+
+        more_steps.check(run, steps)
+    elif run.is_finished:
+        print(
+            f"{run} is finished: there is nothing to resume; its numbers are in {run.numbers}; "
+            "--steps N goes on to N steps"
+        )
+        return
+
+    def work(training: Any, *how: Any) -> None:
+        training.resume(run, *how, allow_changed_data, steps)
+
+    _train_in(run, False, work, threads or run.threads, cache, quiet)
+
+
+def evaluate(
+    folder: Positional[pathlib.Path],
+    *,
+    ood: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME|FILE ...")] = (),
+    corruption: bool = False,
+    data: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    allow_changed_data: bool = False,
+    data_dir: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    threads: Threads = None,
+    cache: bool = True,
+) -> None:
+    """Measure a finished run: how good, how well calibrated, and does it notice what it has never seen.
+
+    Writes evaluation.json, curves.json and figures/ into the run; docs/evaluation.md defines every number.
+
+    Args:
+        folder: the directory of the run.
+        ood: points of other kinds: .csv, .parquet, .npy or .npz files with inputs like the run's own; for images also
+            mnist, svhn and the like, or other-classes, those that data.classes leaves out.
+        corruption: also blur the test images, at six intensities.
+        data: a labelled file with the columns of the run's own, to evaluate on instead of its test points.
+        allow_changed_data: continue, with a warning, when the run's data are no longer those that it was trained on.
+        data_dir: where the files of --ood are looked for first.
+        threads: CPU threads. Default: all.
+        cache: keep compiled programs in the user's cache directory.
+    """
+    from stein.runs.folder import RunFolder
+
+    run = RunFolder(folder)
+    run.check_is_finished()
+    _use_threads(threads)
+    with run.claimed(new=False):
+        with terminal.status("Importing JAX"):
+            from stein.runs import assess
+            from stein.runs.environment import use_compilation_cache
+        if cache:
+            use_compilation_cache()
+        with terminal.status("Predicting and drawing"):
+            numbers = assess.run(run, ood, corruption, data_dir, data, allow_changed_data, _warn)
+    terminal.show(assess.table(numbers))
+    print(f"in {folder}: evaluation.json (every number), curves.json, figures/")
+    _warn_if_useless(numbers)
+
+
+def predict(
+    folder: Positional[pathlib.Path],
+    file: Positional[pathlib.Path],
+    *,
+    out: Annotated[pathlib.Path, tyro.conf.arg(metavar="FILE")] = pathlib.Path("predictions.csv"),
+    coverage: float = 0.9,
+    threads: Threads = None,
+    cache: bool = True,
+) -> None:
+    """Predict new rows with a finished run; the data that it was trained on are not needed.
+
+    Writes one row per input. Regression: mean, std, its epistemic and aleatoric parts, and the ends of a central
+    interval. Classes: the most probable class, the probability of each, entropy and mutual information (the part of
+    the entropy that more data could reduce).
+
+    Args:
+        folder: the directory of the run.
+        file: .csv or .parquet with the run's input columns, in any order; or .npy or .npz with inputs like its own.
+        out: the CSV file to write. An existing file is replaced.
+        coverage: probability that the interval should hold.
+        threads: CPU threads. Default: all.
+        cache: keep compiled programs in the user's cache directory.
+    """
+    from stein.runs.folder import RunFolder
+
+    run = RunFolder(folder)
+    run.check_is_finished()
+    if not 0 < coverage < 1:
+        raise ValueError(f"--coverage = {coverage}: must be between 0 and 1")
+    if out.suffix.lower() != ".csv":
+        raise ValueError(f"--out {out}: must end in .csv")
+    _use_threads(threads)
+    with terminal.status("Importing JAX"):
+        from stein.runs.environment import use_compilation_cache
+        from stein.runs.run import Run
+    if cache:
+        use_compilation_cache()
+    with terminal.status("Predicting"):
+        finished = Run(run)
+        rows = finished.write_predictions(finished.read(file), out, coverage)
+    print(f"{out}: {rows} predictions of {finished.target!r}")
+
+
+def status(folders: Positional[tuple[pathlib.Path, ...]], *, json: bool = False) -> None:
+    """Show how far runs are: method, step, speed, time left, members alive, last metrics.
+
+    Args:
+        folders: directories of runs, or directories that hold some (as runs/).
+        json: print a JSON list instead of a table.
+    """
+    from stein.runs.status import survey, table
+
+    if not folders:
+        raise ValueError("no run is named; `stein status runs` shows all that are in runs/")
+    found = survey(folders)
+    if json:
+        print(json_module.dumps(found, indent=2))
+    else:
+        from rich.console import Console
+
+        terminal.show(table(found, Console().width))
+        print("".join(f"{run['run']}: {run['reason']}\n" for run in found if run["reason"]), end="")
+
+
+def config(action: Positional[Literal["init"]], path: Positional[pathlib.Path] = pathlib.Path("stein.toml")) -> None:
+    """Write a config file with every key, its default and its meaning.
+
+    Args:
+        action: init.
+        path: the file. An existing file is never overwritten.
+    """
+    from stein.runs import configs
+
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(configs.template())
+    print(f"wrote {path}; edit it, then: stein train {path}")
+
+
+def _train_in(
+    run: "RunFolder", new: bool, work: Callable[..., None], threads: int | None, cache: bool, quiet: bool
+) -> None:
+    """Train or resume, with the run locked and signals heard from the first moment, and say how it ended."""
+    from stein.runs import signals
+
+    _use_threads(threads)
+    with run.claimed(new), run.ended(), signals.requests() as requests:
+        with terminal.status("Importing JAX"):
+            from stein.runs import training
+            from stein.runs.environment import use_compilation_cache
+        if cache:
+            use_compilation_cache()
+        work(training, requests, not quiet, _warn, _say)
+    numbers = json_module.loads(run.numbers.read_bytes())
+    shown = {name: value for name, value in numbers.items() if name.startswith("test_")}
+    results = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
+    print(f"{run}: {numbers['steps']} steps of {numbers['method']} done, {numbers['alive']} members alive  {results}")
+    print(f"the ensemble is in {run.ensemble}, about it: {run.card}")
+    _warn_if_useless({name.removeprefix("test_"): value for name, value in numbers.items()})
+
+
+def _say(message: str) -> None:
+    with contextlib.suppress(OSError):  # nobody listens: no reason to stop training
+        print(message, flush=True)
+
+
+def _warn(message: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"warning: {message}", file=sys.stderr)
+
+
+def _warn_if_useless(numbers: dict[str, Any]) -> None:
+    """The last line says so where a constant would have been better."""
+    rmse, mean = numbers.get("rmse"), numbers.get("baseline_rmse")
+    if mean is not None and (rmse is None or rmse > mean):
+        _warn(f"worse than predicting the mean: rmse {_number(rmse)}, the mean of the training targets has {mean:.4g}")
+    accuracy, usual = numbers.get("accuracy"), numbers.get("baseline_accuracy")
+    if usual is not None and (accuracy is None or accuracy < usual):
+        _warn(f"worse than the most frequent class: accuracy {_number(accuracy)}, always saying it has {usual:.4g}")
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
+
+
+def _use_threads(threads: int | None) -> None:
+    if threads is not None:
+        if threads < 1:
+            raise ValueError(f"--threads = {threads}: must be at least 1")
+        os.environ["NPROC"] = str(threads)  # read by XLA when it makes its thread pool
+
+
+def _run_name(stem: str, config: Any) -> str:
+    return f"{stem}-{config.method.name}" + ("-stochastic" if config.method.stochastic else "")
+
+
+def _free_name(path: pathlib.Path) -> pathlib.Path:
+    """The path itself, or with the first number that makes it new."""
+    names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in range(1, 10**6))
+    return next(name for name in names if not name.exists())

@@ -1,0 +1,239 @@
+"""Many ensembles at once: the demo, the paper's figures and tables, searches."""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal, get_args
+
+import tyro
+from tyro.conf import Positional
+
+from stein.cli import terminal
+
+
+@contextlib.contextmanager
+def _studies() -> Iterator[None]:
+    """Inside, the paper's studies are imported; a stein without them says so in one line."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("stein.paper"):
+            raise ImportError("the paper's studies (stein.paper) are not installed here") from None
+        raise
+
+
+def demo(
+    out: pathlib.Path = pathlib.Path("demo"),
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    seed: int = 42,
+) -> None:
+    """Train four kinds of ensembles on a curve with a gap in its data, beside the posterior, and draw them.
+
+    Takes a minute or so on two cores. The posterior comes with the package: `stein reproduce hmc` makes it again.
+
+    Args:
+        out: directory for the report, the figure, the animation and the numbers.
+        steps: training steps for each method; Default: 10,000, for which the recommendation holds.
+        seed: of the networks at the start and of the batches.
+    """
+    if steps is not None and steps < 1:
+        raise ValueError(f"--steps = {steps}: must be at least 1")
+    with terminal.status("Importing JAX"):
+        with _studies():
+            from stein.paper.demo import BEFORE_NEXT, COLUMNS, NEXT, STEPS, run, sentences, table, write
+        from stein.runs.environment import use_compilation_cache
+    use_compilation_cache()
+    out.mkdir(parents=True, exist_ok=True)
+    with terminal.bars() as bars:
+        result = run(steps=steps or STEPS, seed=seed, begin=bars)
+    with terminal.status("Drawing"):
+        write(result, out)
+
+    from rich.table import Table
+
+    header, rows = table(result)
+    drawn = Table(box=None, header_style="bold", pad_edge=False)
+    for i, column in enumerate(header):
+        drawn.add_column(column, justify="right" if i else "left", no_wrap=not i)
+    for row in rows:
+        drawn.add_row(*row)
+    terminal.show(drawn)
+    print()
+    for words, meaning in COLUMNS.values():
+        print(f"{words}: {meaning}")
+    print()
+    for sentence in sentences(result.numbers, result.floor):
+        print(f"- {sentence}")
+    print(f"\nreport: {out / 'report.html'}, figure: {out / 'regression.png'}")
+    print(f"\n{BEFORE_NEXT}:")
+    for command in NEXT:
+        print(f"  {command}")
+
+
+Preset = Literal["smoke", "laptop", "paper", "corrected"]
+Table = Literal["table1", "table2", "digits"]
+Study = Literal["fig1", "fig-stochastic", "ablation", "hmc", "table1", "table2", "digits", "calibration", "corruption"]
+
+
+def reproduce(
+    what: Positional[Study],
+    *,
+    preset: Annotated[Preset | None, tyro.conf.arg(metavar="PRESET")] = None,
+    tasks: tuple[Literal["regression", "classification"], ...] = ("regression", "classification"),
+    tables: tuple[Table, ...] = ("table1", "table2"),
+    methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ROW ...")] = (),
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = (),
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+) -> None:
+    """Make the paper's figures and tables again, or the posterior that the toy figures are compared with.
+
+    What is finished is kept, and what is half done is resumed: the same command goes on after an interruption.
+
+    Args:
+        what: fig1 (deterministic) and fig-stochastic: every method on the toy tasks; ablation: fw-SVGD with one setting
+            changed at a time; hmc: the long chains of the reference; table1: FashionMNIST against MNIST; table2:
+            CIFAR-10 against SVHN; digits: the rows of the tables on scikit-learn's digits; calibration and corruption:
+            the curves of the tables' ensembles, which are trained if need be.
+        preset: smoke (minutes), laptop (tables only: two cores, an hour or two), paper (the paper's settings),
+            corrected (the right noise; for fig1 what we recommend). Default: laptop for table1 and table2, otherwise
+            paper.
+        tasks: of the toy figures, one of the two, or both.
+        tables: whose ensembles calibration and corruption are about.
+        methods: only these rows: "fw-SVGD, exact" in toy figures, h-svgd-l or h-svgd-l-stochastic in tables.
+        seeds: other training seeds than 38 to 42.
+        out: directory of the results; by default results/fig1, results/table1-laptop and the like. Those of
+            calibration and corruption are in the directories of their tables: OUT/table1 and so on.
+        workers: processes that train at the same time, of one thread each. Default: one per CPU.
+    """
+    workers = _number_of(workers)
+    curves = what in ("calibration", "corruption")
+    preset = preset or ("laptop" if curves or what in ("table1", "table2") else "paper")
+
+    def folder(what: str) -> pathlib.Path:
+        return pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
+
+    if curves:
+        for table in tables:
+            place = out / table if out else folder(table)
+            _reproduce_table(table, preset, methods, seeds, place, workers, shown=what)
+    elif what in get_args(Table):
+        _reproduce_table(what, preset, methods, seeds, out or folder(what), workers)
+    elif preset == "laptop":
+        raise ValueError(f"--preset laptop: is for tables; {what} has smoke, paper and corrected")
+    elif what == "hmc":
+        _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
+    else:
+        _reproduce_figure(what, preset, tasks, methods, seeds, out or folder(what), workers)
+
+
+def _number_of(workers: int | None) -> int:
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers = {workers}: must be at least 1")
+    return workers or os.cpu_count() or 1
+
+
+def _reproduce_figure(
+    what: str,
+    preset: str,
+    tasks: Sequence[str],
+    labels: Sequence[str],
+    seeds: Sequence[int],
+    folder: pathlib.Path,
+    workers: int,
+) -> None:
+    with terminal.status("Importing JAX"):
+        with _studies():
+            from stein.paper import toy_figures
+        from stein.runs.environment import use_compilation_cache
+    use_compilation_cache()
+    cells = toy_figures.missing_cells(what, preset, folder, tasks, labels, seeds)
+    with terminal.bars() as bars:
+        toy_figures.run_cells(folder, cells, min(workers, max(len(cells), 1)), bars)
+    with terminal.status("Comparing with the posterior"):
+        drawn = toy_figures.write(what, preset, folder, seeds)
+    print((folder / "table.md").read_text())
+    print(f"in {folder}: table.md, table.json (every seed)" + (" and the figure" if drawn else ""))
+
+
+def _reproduce_table(
+    what: str,
+    preset: Preset,
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    folder: pathlib.Path,
+    workers: int,
+    shown: str = "table",
+) -> None:
+    with _studies():
+        from stein.paper import protocols
+
+    protocols.rows(what, preset, rows)  # before JAX: a name that is not there is said at once
+    with terminal.status("Importing JAX"):
+        from stein.paper import image_tables
+        from stein.runs.environment import use_compilation_cache
+    use_compilation_cache()
+    try:
+        with terminal.bars() as bars:
+            image_tables.make(folder, image_tables.cells(what, preset, rows, seeds), workers, bars)
+    finally:  # also of a command that was stopped
+        with terminal.status("Drawing"):
+            image_tables.write(
+                folder, image_tables.cells(what, preset, (), seeds), f"stein reproduce {what} --preset {preset}"
+            )
+    print((folder / f"{shown}.md").read_text())
+    print(f"in {folder}: {shown}.md, table.json (every seed), about.json and the figures")
+
+
+def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:
+    if importlib.util.find_spec("arviz") is None:  # now, not after the chains have run
+        raise ImportError("the diagnostics of the chains need ArviZ: pip install 'stein[arviz]'")
+    os.environ["JAX_ENABLE_X64"] = "1"
+    with terminal.status("Importing JAX"), _studies():
+        from stein.paper import reference, toys
+    length = reference.Length(2, 500, 50, 10, 2, 6) if smoke else reference.Length()
+    for name in tasks:
+        task, place = toys.TASKS[name](), folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        reference.sample(task, place, length, say=lambda words: print(words, file=sys.stderr), show=True)
+        about = reference.publish(task, reference.load(task, place, length), folder, length)
+        rhat, ess = (about["diagnostics"][key] for key in ("rhat", "ess_bulk"))
+        print(f"{name}: {about['kept']} draws, R-hat at most {max(rhat):.3f}, bulk ESS at least {min(ess):.0f}")
+        print(f"draws: {folder / f'{name}.npz'}, about them: {folder / f'{name}.json'}")
+
+
+def sweep(
+    spec: Positional[pathlib.Path],
+    *,
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+) -> None:
+    """Search for the best settings of a run: a grid or random draws, judged on held-out points, never on test images.
+
+    What is finished is kept, and what is half done is resumed: the same command goes on after an interruption.
+
+    Args:
+        spec: a TOML file with [base] and [search]; docs/runs.md and examples/sweep-digits.toml explain it.
+        out: directory of the search. Default: results/SPEC.
+        workers: processes that train at the same time, of one thread each. Default: one per CPU.
+    """
+    from stein.runs import search
+    from stein.storage import locks
+
+    workers, plan, folder = _number_of(workers), search.load(spec), out or pathlib.Path("results") / spec.stem
+    search.check_folder(plan, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locks.locked(folder):
+        with terminal.status("Importing JAX"):
+            from stein.runs import trials
+            from stein.runs.environment import use_compilation_cache
+        use_compilation_cache()
+        with terminal.bars() as bars:
+            trials.make(folder, plan.trials, workers, bars)
+        with terminal.status("Drawing"):
+            best = trials.write(folder, plan, f"stein sweep {spec}")
+    print((folder / "sweep.md").read_text())
+    print(f"best: trial {best['trial']}; its config is {folder / 'best.toml'}, the figure {folder / 'sweep.png'}")

@@ -1,1 +1,0 @@
-"""Runs with a name: from settings to numbers."""

@@ -1,0 +1,89 @@
+"""Hooks that measure: the numbers that they return go into the metrics of the step."""
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from stein.batches import Batches
+from stein.ensembles import Algorithm, State
+from stein.metrics.diagnostics import troubles
+from stein.train import Hook, Moment, as_batch
+from stein.types import Batch
+
+
+def diagnostics(
+    algorithm: Algorithm,
+    batches: Batches | Batch | Callable[[int], Any] | None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Hook:
+    """Measures :func:`stein.ensembles.diagnose`, and warns, once for each trouble, when the members have collapsed or
+    no longer interact: ten times in a row, or at the end of the run.
+
+    Args:
+        batches: what is trained on, or one batch to look at every time, where training takes an iterable.
+    """
+    times: Counter[str] = Counter()
+
+    def hook(moment: Moment) -> dict[str, float]:
+        if isinstance(batches, Batches) or batches is None:
+            cursor = None if batches is None else batches.cursor(moment.step)
+            numbers = _examine(algorithm.diagnose, moment.state, batches, cursor)
+        else:
+            batch = as_batch(batches(moment.step) if callable(batches) else batches)
+            numbers = _examine_on(algorithm.diagnose, moment.state, batch)
+        numbers = {name: float(value) for name, value in jax.device_get(numbers).items()}
+        found = troubles(numbers, moment.metrics["alive"])
+        for trouble in [*times]:
+            if trouble not in found and times[trouble] < 10:
+                del times[trouble]
+        times.update(found.keys())
+        for trouble, words in found.items():
+            if times[trouble] == 10 or (times[trouble] < 10 and moment.step == moment.last_step):
+                warn(f"step {moment.step}: {words}")
+        return numbers
+
+    return hook
+
+
+@partial(jax.jit, static_argnums=0)
+def _examine(diagnose: Callable, state: State, batches: Batches | None, cursor: Any) -> dict[str, jax.Array]:
+    """The diagnosis on the batch of the next step; compiled once for an algorithm."""
+    if batches is None:
+        return diagnose(state, None)
+    rows = jax.tree.map(lambda row: row[0], batches.indices(cursor, 1))
+    return diagnose(state, batches.take(rows))
+
+
+@partial(jax.jit, static_argnums=0)
+def _examine_on(diagnose: Callable, state: State, batch: Batch) -> dict[str, jax.Array]:
+    return diagnose(state, batch)
+
+
+def members() -> Hook:
+    """Measures each member's log-likelihood and log-prior, means over the chunk; ``None`` for the dead."""
+
+    def hook(moment: Moment) -> dict[str, list[float | None]]:
+        means = {name: np.asarray(getattr(moment.info, name)).mean(axis=0) for name in ("log_likelihood", "log_prior")}
+        return {
+            f"{name}_members": [float(value) if math.isfinite(value) else None for value in values]
+            for name, values in means.items()
+        }
+
+    return hook
+
+
+def evaluation(evaluate: Callable[[State], Mapping[str, float]], every: int = 0) -> Hook:
+    """Measures ``evaluate(state)`` every so many steps (0: not before the end) and at the last step."""
+
+    def hook(moment: Moment) -> Mapping[str, float] | None:
+        if moment.step == moment.last_step or (every and moment.step % every == 0):
+            return evaluate(moment.state)
+        return None
+
+    return hook

@@ -1,0 +1,183 @@
+"""The paper's image tables as configs: thirteen rows, four budgets, three data sets."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from stein import methods
+from stein.runs.schema import (
+    Annealing,
+    Checkpoints,
+    Config,
+    Data,
+    Evaluation,
+    Method,
+    Model,
+    Optimiser,
+    Prior,
+    Tracking,
+    Train,
+)
+
+Preset = Literal["smoke", "laptop", "paper", "corrected"]
+SEEDS = (38, 39, 40, 41, 42)
+
+
+class Row(NamedTuple):
+    """A row of a table: the method under the paper's name, and what the paper chose for it."""
+
+    label: str
+    method: str
+    stochastic: bool
+    learning_rate: float
+    annealing: Literal["none", "linear", "hyperbolic"] = "none"
+    exact: bool = False  # repulsion through every member's own Jacobian
+
+    @property
+    def name(self) -> str:
+        """As a file or a folder is called."""
+        return self.method + ("-exact" if self.exact else "") + ("-stochastic" if self.stochastic else "")
+
+
+# Learning rates and annealing on FashionMNIST; pSGLD of the tables is SGLD with its noise inside Adam.
+FASHION = (
+    Row("DE", "de", False, 2.5e-3),
+    Row("w-SVGD", "w-svgd", False, 5e-3),
+    Row("f-SVGD", "f-svgd", False, 5e-3, "linear"),
+    Row("fw-SVGD-l", "fw-svgd-l", False, 2.5e-3, "hyperbolic"),
+    Row("fw-SVGD-s", "fw-svgd-s", False, 2.5e-3, "hyperbolic"),
+    Row("h-SVGD-l", "h-svgd-l", False, 2.5e-3, "hyperbolic"),
+    Row("h-SVGD-s", "h-svgd-s", False, 2.5e-3, "hyperbolic"),
+    Row("pSGLD", "sgld", True, 2.5e-3),
+    Row("w-SVGD", "w-svgd", True, 5e-3),
+    Row("fw-SVGD-l", "fw-svgd-l", True, 2.5e-3, "hyperbolic"),
+    Row("fw-SVGD-s", "fw-svgd-s", True, 5e-3, "hyperbolic"),
+    Row("h-SVGD-l", "h-svgd-l", True, 5e-3, "hyperbolic"),
+    Row("h-SVGD-s", "h-svgd-s", True, 5e-3, "hyperbolic"),
+)
+CIFAR = tuple(
+    row._replace(
+        learning_rate=1e-4 if row.method == "f-svgd" else 1e-3,
+        annealing="linear" if row.stochastic and row.method.startswith("h-") else "none",
+    )
+    for row in FASHION
+)
+
+
+def _with_exact(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """The paper's rows, whose repulsion is local, and its best one with the exact repulsion, for comparison."""
+    best = next(row for row in rows if row.name == "h-svgd-l")
+    return (*rows, best._replace(label="h-SVGD-l, exact", exact=True))
+
+
+class Protocol(NamedTuple):
+    """Everything about a table that its rows share."""
+
+    rows: tuple[Row, ...]
+    data: Data
+    outside: tuple[str, ...]  # what is out of distribution, for `stein evaluate --ood`
+    model: Model
+    prior: float
+    start: Literal["prior", "model"]
+    particles: int
+    steps: int
+    batch_size: int
+    annealing_steps: int = 1000
+    schedule: Literal["constant", "cosine"] = "constant"  # of the learning rate
+    seeds: tuple[int, ...] = SEEDS
+    diagnostics: bool = True
+
+
+PROTOCOLS = {
+    "table1": Protocol(
+        FASHION, Data(name="fashion-mnist"), ("mnist",), Model(hidden=(100, 100, 100)), 1.0, "prior", 50, 60_000, 256
+    ),
+    "table2": Protocol(CIFAR, Data(name="cifar10"), ("svhn",), Model(name="resnet32"), 0.1, "model", 20, 35_000, 128),
+    "digits": Protocol(
+        FASHION, Data(name="digits", classes=(0, 1, 2, 3, 4)), ("other-classes",), Model(hidden=(50, 50)),
+        1.0, "prior", 20, 3_000, 64, annealing_steps=300,
+    ),
+}  # fmt: skip
+
+# What a preset changes: mostly a smaller budget. Smoke goes without diagnostics, which take as long to compile as the
+# rest of it. The digits are small as they are. On a laptop the learning rate falls: with the paper's constant one, all
+# members see the same batches and the last steps of a short run decide a per cent.
+BUDGETS: dict[str, dict[str, dict[str, Any]]] = {
+    "table1": {
+        "smoke": {
+            "particles": 3, "steps": 60, "annealing_steps": 20, "seeds": (42,),
+            "data": Data(name="fashion-mnist", most_test=1000), "diagnostics": False,
+        },
+        "laptop": {"particles": 10, "steps": 15_000, "schedule": "cosine", "seeds": (42,)},
+        "paper": {"rows": _with_exact(FASHION)},
+        "corrected": {"rows": _with_exact(FASHION)},
+    },
+    "table2": {
+        "smoke": {
+            "particles": 2, "steps": 8, "annealing_steps": 4, "batch_size": 16, "seeds": (42,),
+            "data": Data(name="cifar10", most_test=100), "diagnostics": False,
+        },
+        "laptop": {
+            "particles": 3, "steps": 500, "batch_size": 64, "annealing_steps": 50, "schedule": "cosine", "seeds": (42,),
+        },
+        "paper": {"rows": _with_exact(CIFAR)},
+        "corrected": {"rows": _with_exact(CIFAR)},
+    },
+    "digits": {"smoke": {"particles": 4, "steps": 100, "annealing_steps": 20, "seeds": (42,)}},
+}  # fmt: skip
+
+
+def protocol(table: str, preset: Preset) -> Protocol:
+    """A table at a budget; ``paper`` and ``corrected`` have the paper's, and a row more."""
+    return PROTOCOLS[table]._replace(**BUDGETS[table].get(preset, {}))
+
+
+def config(table: str, preset: Preset, row: Row, seed: int) -> Config:
+    """The run behind one row and seed."""
+    chosen = protocol(table, preset)
+    steps, pause = chosen.steps, _pause(chosen.steps)
+    return Config(
+        data=chosen.data,
+        method=Method(
+            particles=chosen.particles,
+            start=chosen.start,
+            **_method(row, preset == "corrected", chosen.particles),
+        ),
+        model=chosen.model,
+        prior=Prior(scale=chosen.prior),
+        train=Train(steps=steps, batch_size=chosen.batch_size, seed=seed, log_every=pause),
+        optimiser=Optimiser(learning_rate=row.learning_rate, schedule=chosen.schedule),
+        annealing=Annealing(row.annealing, chosen.annealing_steps if row.annealing != "none" else 0),
+        evaluation=Evaluation(every=_multiple(pause, steps / 20)),
+        checkpoints=Checkpoints(every=_multiple(pause, steps / 20), keep=2),
+        tracking=Tracking(diagnostics=chosen.diagnostics, tensorboard=False),
+    )
+
+
+def _method(row: Row, corrected: bool, members: int) -> dict[str, Any]:
+    """The row's method as published, or with its noise where it belongs: Langevin steps, Cholesky root, exact."""
+    if row.method == "f-svgd":  # as many draws as members; at more points the estimated score vanishes
+        return {"name": row.method, "functional_prior": "ssge", "prior_draws": members, "prior_points": 10}
+    if not row.stochastic:
+        return {"name": row.method, "repulsion": "exact" if row.exact else "auto"}
+    if corrected:
+        return {"name": "psgld" if row.method == "sgld" else row.method, "stochastic": True}
+    published = {"stochastic": True, "noise": "elementwise-shared", "noise_place": "adam-inside"}
+    return {"name": row.method, "repulsion": "local" if methods.lookup(row.method).repulsion else "auto"} | published
+
+
+def _pause(steps: int) -> int:
+    """Steps between logged lines: a hundred, or a quarter of a short run."""
+    return max(1, min(100, steps // 4))
+
+
+def _multiple(of: int, about: float) -> int:
+    return max(1, round(about / of)) * of
+
+
+def rows(table: str, preset: Preset, labels: Sequence[str] = ()) -> list[Row]:
+    """The rows of a table, or those with these names (`h-svgd-l`, `h-svgd-l-stochastic`)."""
+    every = {row.name: row for row in protocol(table, preset).rows}
+    for label in labels:
+        if label not in every:
+            raise ValueError(f"--methods = {label!r}: not in this table; it has {', '.join(every)}")
+    return [row for name, row in every.items() if not labels or name in labels]

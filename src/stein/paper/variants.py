@@ -1,0 +1,146 @@
+"""The rows of the toy tables: which method with which settings, by figure and preset."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import optax
+
+from stein import functional_priors, kernels, measurements, rules
+from stein.paper.protocols import SEEDS
+from stein.paper.toys import Task
+from stein.targets import Measurement
+
+
+class Variant(NamedTuple):
+    """A method and its settings. ``options`` go to :func:`stein.build`, ``target`` to :func:`stein.posterior`."""
+
+    label: str
+    method: str
+    options: Mapping[str, Any] = {}
+    target: Mapping[str, Any] = {}
+    column: bool = False  # whether it has a column in the figure, or only a row in the table
+    steps: float = 1.0  # times those of the protocol
+    first: str = ""  # the deterministic method that trains the start, for as many steps again
+
+
+class Size(NamedTuple):
+    """What a preset makes smaller: members and steps are multiplied by these."""
+
+    particles: float = 1.0
+    steps: float = 1.0
+    seeds: tuple[int, ...] = SEEDS
+
+
+SSGE = {"functional_prior": functional_priors.on_points(functional_priors.ssge(draws=50), 10)}
+EXACT = {"repulsion": rules.exact(energy=1.0)}  # all directions: nothing is left out
+
+DETERMINISTIC = (
+    Variant("DE", "de", column=True),
+    Variant("w-SVGD", "w-svgd", column=True),
+    Variant("f-SVGD", "f-svgd", target=SSGE, column=True),
+    Variant("fw-SVGD", "fw-svgd-l", column=True),
+    Variant("h-SVGD", "h-svgd-l", column=True),
+    Variant("f-SVGD, no prior", "f-svgd"),
+    Variant("fw-SVGD, exact", "fw-svgd-l", EXACT),
+    Variant("h-SVGD, exact", "h-svgd-l", EXACT),
+)
+
+
+def in_the_box_of(x: np.ndarray, number: int) -> dict[str, Measurement]:
+    """Extra measurement points in the smallest box that holds the inputs: the gap, but nothing outside."""
+    return {"measurement": Measurement(extra=measurements.box(x, number))}
+
+
+def variants(figure: str, preset: str, task: Task) -> tuple[Variant, ...]:
+    """The rows of a figure's table on a task."""
+    if figure == "ablation":
+        return _ablation(task)
+    corrected = preset == "corrected"
+    if figure == "fig1":
+        return recommended(task, min(task.learning_rate, 1e-3)) if corrected else DETERMINISTIC
+    return _corrected_noise(task) if corrected else PUBLISHED_NOISE
+
+
+def recommended(task: Task, learning_rate: float) -> tuple[Variant, ...]:
+    """What came closest to the posterior in the ablation: a point in the box, and steps that members can follow."""
+    point, rate = in_the_box_of(task.x, 1), {"learning_rate": learning_rate}
+    return (
+        *DETERMINISTIC[:2],
+        Variant("fw-SVGD", "fw-svgd-l", rate, point, column=True),
+        Variant("h-SVGD", "h-svgd-l", rate, point, column=True),
+    )
+
+
+_INSIDE = {"noise": "elementwise-shared", "noise_place": "adam-inside", "stochastic": True}
+PUBLISHED_NOISE = (
+    Variant("SGLD", "sgld", {"noise_place": "adam-inside"}, column=True),
+    Variant("w-SVGD", "w-svgd", _INSIDE, column=True),
+    Variant("fw-SVGD", "fw-svgd-l", _INSIDE | {"repulsion": "local"}, column=True),
+    Variant("h-SVGD", "h-svgd-l", _INSIDE | {"repulsion": "local"}, column=True),
+)
+
+
+def _corrected_noise(task: Task) -> tuple[Variant, ...]:
+    """Langevin steps that shrink, from a trained start: long ones reach the gap, short ones are right at the data.
+
+    Rates of coupled rules are larger because their drift and noise are over n.
+    """
+
+    def rates(first: float, last: float) -> dict[str, Any]:
+        return {"learning_rate": optax.exponential_decay(first, task.steps, last / first)}
+
+    alone, coupled = rates(3e-4, 1e-5), rates(1e-2, 3e-4) | {"stochastic": True}
+    unbiased = coupled | {"repulsion": rules.exact(energy=0.99, probe=True)}
+    return (
+        Variant("pSGLD", "psgld", alone, column=True, first="de"),
+        Variant("w-SVGD", "w-svgd", coupled, column=True, first="w-svgd"),
+        Variant("fw-SVGD", "fw-svgd-l", unbiased, column=True, first="fw-svgd-l"),
+        Variant("h-SVGD", "h-svgd-l", unbiased, column=True, first="h-svgd-l"),
+        Variant("SGLD", "sgld", rates(1e-4, 1e-5), first="de"),
+    )
+
+
+def _ablation(task: Task) -> tuple[Variant, ...]:
+    """fw-SVGD of the paper with one setting changed at a time, and what came closest to the posterior."""
+
+    def kernel(factor: float) -> dict[str, Any]:
+        return {"kernel": kernels.rbf(kernels.median(factor=factor))}
+
+    def rate(factor: float) -> dict[str, Any]:
+        return {"learning_rate": factor * task.learning_rate}
+
+    common = (
+        Variant("fw-SVGD", "fw-svgd-l"),
+        Variant("bandwidth x 3", "fw-svgd-l", kernel(3.0)),
+        Variant("bandwidth over 3", "fw-svgd-l", kernel(1 / 3)),
+        Variant("1 point in the box", "fw-svgd-l", target=in_the_box_of(task.x, 1)),
+    )
+    if task.has_classes:
+        return (
+            *common,
+            Variant("bandwidth over 10", "fw-svgd-l", kernel(0.1)),
+            Variant("rate over 10", "fw-svgd-l", rate(0.1)),
+            Variant("rate over 10, steps x 3", "fw-svgd-l", rate(0.1), steps=3),
+            Variant("rate over 10, 1 point in the box", "fw-svgd-l", rate(0.1), in_the_box_of(task.x, 1)),
+            Variant("fw-SVGD-s", "fw-svgd-s"),
+            Variant("h-SVGD, rate over 10", "h-svgd-l", rate(0.1)),
+        )
+    two, four = in_the_box_of(task.x, 2), in_the_box_of(task.x, 4)
+    return (
+        *common,
+        Variant("rate x 10", "fw-svgd-l", rate(10)),
+        Variant("steps x 3", "fw-svgd-l", steps=3),
+        Variant("steps x 3, 1 point in the box", "fw-svgd-l", target=in_the_box_of(task.x, 1), steps=3),
+        Variant("2 points in the box", "fw-svgd-l", target=two),
+        Variant("4 points in the box", "fw-svgd-l", target=four),
+        Variant("4 points everywhere", "fw-svgd-l", target=in_the_box_of(np.array([[0.0], [7.0]]), 4)),
+        Variant("4 points in the box, exact", "fw-svgd-l", EXACT, four),
+        Variant("h-SVGD, 4 points in the box", "h-svgd-l", target=four),
+        Variant("f-SVGD, 4 points in the box", "f-svgd",
+                target=four | {"functional_prior": functional_priors.moment_matched()}),
+        Variant("hp-SVGD", "hp-svgd"),
+    )  # fmt: skip
+
+
+SIZES = {"smoke": Size(0.2, 0.02, (42,)), "paper": Size(), "corrected": Size()}

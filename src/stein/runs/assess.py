@@ -1,0 +1,246 @@
+"""A finished run, judged: its ensemble on the held-out points, on points of other kinds and on blurred images."""
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+
+from stein import data, evaluate, metrics, report
+from stein.data import corruptions, files
+from stein.predictions import ClassPrediction, RegressionPrediction
+from stein.runs import configs, dataset, images
+from stein.runs.dataset import Loaded
+from stein.runs.folder import RunFolder
+from stein.runs.run import Run
+from stein.runs.schema import IMAGES, Data
+from stein.runs.training import Say
+from stein.storage import documents, durable
+
+OUTSIDE: dict[str, Callable[[], np.ndarray]] = {"far-from-the-ring": data.far_from_the_ring}
+"""Points unlike the data of a built-in set, by name."""
+FIGURES = ("reliability", "calibration", "entropies", "corruption", "intervals")
+# Of what an evaluation finds, what a terminal has room for; the rest is in evaluation.json.
+SHOWN = (
+    *("accuracy", "rmse", "nll", "nll_paper", "nll_members", "crps", "brier", "ece", "coverage_50", "coverage_90"),
+    *("sigma", "spread", "auroc_spread", "spread_ratio", "baseline_rmse", "baseline_accuracy"),
+    *("coverage_95", "member_accuracy", "member_disagreement", "auroc_h", "auroc_md", "auroc_mi", "aupr_h", "fpr95_h"),
+    *("h_ratio", "md_ratio", "calibration_area", "calibration_area_perfect", "calibration_coverage97"),
+)
+
+
+def load(folder: RunFolder, allow_changed_data: bool = False, warn: Say = warnings.warn) -> tuple[Run, Loaded]:
+    """A finished run, and its data.
+
+    Args:
+        allow_changed_data: take data that changed after training, with the classes and scales of training, and warn.
+    """
+    run = Run(folder)
+    changed = dataset.changed_data(str(folder), allow_changed_data, warn)
+    loaded = dataset.load(configs.load_run(folder.config), documents.read_json(folder.data), changed)
+    if not _is_same(loaded.standardiser, run.standardiser):
+        raise ValueError(f"{folder}: its data are no longer those that it was trained on (their means have changed)")
+    return run, loaded
+
+
+def ood_inputs(
+    name_or_file: str, section: Data, like: np.ndarray, inputs: Sequence[str] = ()
+) -> tuple[np.ndarray, str]:
+    """Inputs of another kind, as the run's own are before they are standardised, and what must be said of them.
+
+    Args:
+        name_or_file: a set of :data:`OUTSIDE`, a ``.npy`` or ``.npz`` file, a ``.csv`` or ``.parquet`` file with the
+            columns of the run's own (without the target, or with it), or, where the run learns images by name, the
+            name of another set, or ``other-classes``.
+        section: the run's data.
+        like: the inputs that the run was trained on: one of the new ones must have their shape.
+        inputs: their names.
+    """
+    note = ""
+    if name_or_file in OUTSIDE:
+        x = OUTSIDE[name_or_file]()
+    elif section.name in IMAGES:
+        x, note = images.outside(name_or_file, section, flat=like.ndim == 2)
+    elif Path(name_or_file).suffix.lower() in (".npy", ".npz"):
+        x = data.load_inputs(Path(name_or_file))
+    elif Path(name_or_file).suffix.lower() in (".csv", ".parquet"):
+        if not section.target:
+            raise ValueError(f"--ood {name_or_file}: the run's own columns have no names; must be a .npy or .npz file")
+        x = files.read_table(name_or_file, section.target, section.split_column, inputs, labelled=False).x
+    else:
+        raise ValueError(
+            f"--ood {name_or_file}: neither a .csv, .parquet, .npy or .npz file nor one of {', '.join(OUTSIDE)}"
+        )
+    if x.shape[1:] != like.shape[1:]:
+        kind = "images" if x.ndim in (3, 4) else "rows"
+        raise ValueError(f"{name_or_file}: {kind} of shape {x.shape[1:]}; the run was trained on {like.shape[1:]}")
+    return x.astype(like.dtype, copy=False), note
+
+
+def run(
+    folder: RunFolder,
+    ood: Sequence[str] = (),
+    corruption: bool = False,
+    data_dir: Path | None = None,
+    labelled: Path | None = None,
+    allow_changed_data: bool = False,
+    warn: Say = warnings.warn,
+) -> dict[str, Any]:
+    """Evaluate a finished run, whose lock the caller holds, and write evaluation.json, curves.json and figures/.
+
+    Args:
+        labelled: a file with the columns of the run's own, to evaluate on in the place of its test points.
+        allow_changed_data: as in :func:`load`.
+
+    Returns:
+        What is in evaluation.json.
+    """
+    # The rows of another file do not depend on what became of the run's own.
+    finished, loaded = load(folder, allow_changed_data or labelled is not None, (lambda _: None) if labelled else warn)
+    test = loaded.test if labelled is None else dataset.labelled(str(labelled), finished.config, loaded)
+    if test is None:
+        raise ValueError(f"{folder}: has no held-out points to evaluate on (data.test_fraction = 0); `--data FILE` has")
+    about: dict[str, Any] = {"test_points": len(test.x), "members": len(jax.tree.leaves(finished.members)[0])}
+    if labelled is not None:
+        about["data"] = str(labelled)
+    others, about["note"] = _named_sets(finished, loaded, ood, data_dir)
+    if loaded.kind == "categorical":
+        numbers, curves, drawn = _classification(finished, loaded, test, others, corruption)
+    else:
+        if corruption:
+            raise ValueError(f"--corruption: is for classifiers; {folder} is a regression")
+        numbers, curves, drawn = _regression(finished, loaded, test, others)
+    numbers |= dataset.baseline(loaded, test)
+    found = about | {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    documents.write_json(folder.evaluation, found)
+    durable.replace(folder.curves, json.dumps(curves).encode())
+    folder.figures.mkdir(exist_ok=True)
+    for name in FIGURES:
+        path = folder.figures / f"{name}.png"
+        if name in drawn:
+            documents.write_figure(path, drawn[name], dpi=150)
+        else:
+            path.unlink(missing_ok=True)  # of an evaluation with other options
+    return found
+
+
+def table(numbers: dict[str, Any]) -> Any:
+    """The numbers that matter most, for people."""
+    from rich.table import Table
+
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    shown.add_column()
+    shown.add_column(justify="right")
+    for name in SHOWN:
+        if numbers.get(name) is not None:
+            shown.add_row(name, f"{numbers[name]:.4g}")
+    return shown
+
+
+def _is_same(now: data.Standardiser | None, then: data.Standardiser | None) -> bool:
+    if now is None or then is None:
+        return now is None and then is None
+    return all(a.shape == b.shape and np.allclose(a, b, rtol=1e-6) for a, b in zip(now, then, strict=True))
+
+
+def _named_sets(
+    finished: Run, loaded: Loaded, ood: Sequence[str], data_dir: Path | None
+) -> tuple[dict[str, np.ndarray], str]:
+    """Inputs of other kinds by name, as the network takes them, and what must be said of them."""
+    section, found, notes = finished.config.data, {}, []
+    if data_dir is not None:
+        section = msgspec.structs.replace(section, folder=str(data_dir))
+    for given in ood:
+        name = Path(given).stem
+        if name in found:
+            raise ValueError(f"--ood {given}: there are two sets called {name!r}")
+        path = given if data_dir is None or not (data_dir / given).is_file() else str(data_dir / given)
+        x, note = ood_inputs(path, section, loaded.train.x, loaded.inputs)
+        found[name] = finished.inputs(x)
+        notes += [note] if note else []
+    return found, "; ".join(notes)
+
+
+def _classification(
+    finished: Run, loaded: Loaded, test: data.Arrays, others: dict[str, np.ndarray], corruption: bool
+) -> tuple:
+    clean = _images(loaded, test.x) if corruption else None  # complaints come before work
+    said = _classes(finished, test.x)
+    outside = {name: _classes(finished, x) for name, x in others.items()}
+    logs = {name: prediction.log_probabilities for name, prediction in outside.items()}
+    numbers = evaluate.classification(said.log_probabilities, test.y, logs)
+    curves = evaluate.classification_curves(said.log_probabilities, test.y, logs)
+    method = finished.config.method.name + (" stochastic" if finished.config.method.stochastic else "")
+    drawn = {
+        "reliability": report.evaluation.reliability(curves["reliability"], numbers["ece"]),
+        "calibration": report.evaluation.calibration({method: curves["calibration"]}, disagreement=True),
+        "entropies": report.evaluation.entropies(said.entropy, {name: p.entropy for name, p in outside.items()}),
+    }
+    if clean is not None:
+
+        def predict_images(blurred: np.ndarray) -> np.ndarray:
+            x = finished.inputs(blurred.reshape(test.x.shape).astype(test.x.dtype))
+            return _classes(finished, x).log_probabilities
+
+        rows = evaluate.corruption(predict_images, clean, test.y)
+        curves["corruption"] = rows
+        numbers |= {f"blur_{row['sigma']:g}_{key}": row[key] for row in rows for key in row if key != "sigma"}
+        drawn["corruption"] = report.evaluation.corruption({method: [rows]})
+    return numbers, curves, drawn
+
+
+def _regression(finished: Run, loaded: Loaded, test: data.Arrays, others: dict[str, np.ndarray]) -> tuple:
+    """Everything in the units of the targets."""
+    means, sigmas = _numbers(finished, test.x)
+    y = loaded.raw_targets(test.y).reshape(means.shape[1:]).astype(float)
+    curves = evaluate.regression_curves(means, sigmas, y)
+    spread = _spread(means)
+    numbers = evaluate.regression(means, sigmas, y)
+    numbers |= {"sigma": float(sigmas.mean()), "spread": float(spread.mean())}
+    units = 1.0 if loaded.units is None else loaded.units.scale  # targets of any size count alike
+    inside = _spread(means / units)
+    sets = {name: _detection(_spread(_numbers(finished, x).means / units), inside) for name, x in others.items()}
+    numbers |= next(iter(sets.values()), {})
+    if len(sets) > 1:
+        numbers |= {f"{name}_{key}": value for name, own in sets.items() for key, value in own.items()}
+    return numbers, curves, {"intervals": report.evaluation.intervals(curves["coverage"])}
+
+
+def _classes(finished: Run, x: np.ndarray) -> ClassPrediction:
+    prediction = finished.predict_prepared(x)
+    assert isinstance(prediction, ClassPrediction)
+    return prediction
+
+
+def _numbers(finished: Run, x: np.ndarray) -> RegressionPrediction:
+    prediction = finished.predict_prepared(x)
+    assert isinstance(prediction, RegressionPrediction)
+    return prediction
+
+
+def _spread(means: np.ndarray) -> np.ndarray:
+    """How far the members are apart at each point: the standard deviation of their means (n - 1), mean over targets."""
+    return means.std(axis=0, ddof=min(1, len(means) - 1)).mean(axis=1)
+
+
+def _detection(outside: np.ndarray, inside: np.ndarray) -> dict[str, float]:
+    """How well the spread tells points of another kind from the test points."""
+    return {
+        "auroc_spread": metrics.ood.auroc(outside, inside),
+        "aupr_spread": metrics.ood.aupr(outside, inside),
+        "fpr95_spread": metrics.ood.fpr95(outside, inside),
+        "spread_ratio": metrics.ood.ratio(outside, inside),
+    }
+
+
+def _images(loaded: Loaded, x: np.ndarray) -> np.ndarray:
+    """The test images as they were in the file: a blur of standardised pixels would be another blur."""
+    try:
+        return corruptions.as_images(x if loaded.standardiser is None else loaded.standardiser.undo(x))
+    except ValueError as error:
+        raise ValueError(f"--corruption: {error}") from None

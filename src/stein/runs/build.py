@@ -1,0 +1,292 @@
+"""A config's words turned into the objects that they name. Only what is listed here can be named."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+import optax
+
+from stein import (
+    data,
+    ensembles,
+    functional_priors,
+    kernels,
+    likelihoods,
+    measurements,
+    methods,
+    models,
+    priors,
+    rules,
+    schedules,
+    targets,
+    tree,
+)
+from stein.runs import dataset, sizes
+from stein.runs.dataset import Loaded
+from stein.runs.kinds import Kind
+from stein.runs.schema import FORMER, WITH_WEIGHT_DECAY, Config
+from stein.predictions import ClassPrediction, Prediction
+from stein.types import Model
+
+ACTIVATIONS: dict[str, Callable] = {
+    "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
+    "silu": jax.nn.silu,
+    "gelu": jax.nn.gelu,
+    "elu": jax.nn.elu,
+    "softplus": jax.nn.softplus,
+}
+PRIORS: dict[str, Callable[[float], priors.Prior]] = {"normal": priors.normal, "laplace": priors.laplace}
+KERNELS: dict[str, Callable[[Any], kernels.Kernel]] = {"rbf": kernels.rbf, "imq": kernels.imq}
+FUNCTIONAL_PRIORS: dict[str, Callable[..., functional_priors.FunctionalPrior]] = {
+    "ssge": functional_priors.ssge,
+    "moment-matched": functional_priors.moment_matched,
+}
+OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "adam": optax.adam,
+    "adamw": optax.adamw,
+    "sgd": optax.sgd,
+    "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
+    "nadam": optax.nadam,
+    "radam": optax.radam,
+    "rmsprop": optax.rmsprop,
+    "adagrad": optax.adagrad,
+    "lion": optax.lion,
+    "lamb": optax.lamb,
+}
+STREAM = 2  # the derivation of the batches' key in new runs
+MOST_IN_A_BATCH = 256  # of a table, unless the config says otherwise
+
+
+class Parts(NamedTuple):
+    """All that a run needs, made from its config."""
+
+    model: Model
+    likelihood: likelihoods.Likelihood
+    algorithm: ensembles.Algorithm
+    batches: data.Batches
+    data: Loaded
+
+
+def assemble(
+    config: Config, before: Mapping[str, Any] | None = None, changed: Callable[[str], None] | None = None
+) -> Parts:
+    """The parts of a run. Data that the config's model or likelihood cannot take is a ``ValueError``.
+
+    Args:
+        before, changed: as in :func:`stein.runs.dataset.load`.
+    """
+    loaded = dataset.load(config, before, changed)
+    config = resolved(config, loaded.kind, len(loaded.train.x))
+    likelihood = make_likelihood(config, loaded.kind, loaded.units)
+    x, y, _ = loaded.train
+    sizes.check(x, y)
+    model = make_model(config, likelihood, x.shape[1:], loaded.answers)
+    target = targets.posterior(
+        model,
+        likelihood,
+        PRIORS[config.prior.name](float(config.prior.scale)),
+        len(x),
+        measurement=targets.Measurement(
+            config.method.measurement, config.method.measurement_subset or None, _extra_points(config, loaded)
+        ),
+        functional_prior=_functional_prior(config),
+    )
+    algorithm = ensembles.build(
+        config.method.name,
+        target,
+        learning_rate=_learning_rate(config),
+        optimiser=_optimiser(config),
+        stochastic=config.method.stochastic,
+        noise=config.method.noise,
+        noise_place=config.method.noise_place,
+        freeze_preconditioner_after=config.method.freeze_preconditioner_after or None,
+        anneal=_annealing(config),
+        temperature=config.method.temperature,
+        start=config.method.start,
+        on_nan=config.train.on_nan,
+        **_rule_options(config),
+    )
+    target.check(x, y)
+    size = int(config.train.batch_size)  # no longer "auto"
+    if size > len(x):
+        raise ValueError(f"train.batch_size = {size}: the training data has {len(x)} rows; 0 uses all in every step")
+    independent = config.method.measurement == "independent"
+    batches = data.Batches(x, y, size or None, batch_key(config.train.seed), independent)
+    return Parts(model, likelihood, algorithm, batches, loaded)
+
+
+def batch_key(seed: int, stream: int = STREAM) -> jax.Array:
+    """The key of a run's batches, by the number of its derivation; checkpoints without a number have the first.
+
+    The first was the key of the run's own noise too: ``fold_in(key, 1)`` is ``split(key)[1]``. No split reaches the
+    number of the second.
+    """
+    return jax.random.fold_in(jax.random.key(seed), {1: 1, 2: 1 << 31}[stream])
+
+
+def in_units(loaded: Loaded) -> Callable[[Prediction], Prediction]:
+    """From predictions of standardised targets to predictions in the units of the targets."""
+    units = loaded.units
+
+    def transformed(prediction: Prediction) -> Prediction:
+        if units is None or isinstance(prediction, ClassPrediction):
+            return prediction
+        return prediction.in_units(units.scale, units.mean)
+
+    return transformed
+
+
+def resolved(config: Config, kind: Kind, rows: int) -> Config:
+    """The config with what "auto" means for so many training rows with targets of a kind, outside of ``data``."""
+    meant = FORMER
+    if config.is_table:
+        meant = {
+            "likelihood.sigma": "learned",
+            # Of a few hundred rows a network can learn every one, and the noise that is learned with it goes to zero;
+            # weights of this size leave it near what other rows show (docs/data.md).
+            "prior.scale": 0.5 if kind == "categorical" else 0.2,
+            "train.batch_size": MOST_IN_A_BATCH if rows > MOST_IN_A_BATCH else 0,
+            "optimiser.schedule": "cosine",
+        }
+    sections: dict[str, Any] = {}
+    for name in ("likelihood.sigma", "prior.scale", "train.batch_size", "optimiser.schedule"):
+        section, _, key = name.partition(".")
+        if getattr(getattr(config, section), key) == "auto":
+            sections[section] = msgspec.structs.replace(getattr(config, section), **{key: meant[name]})
+    return msgspec.structs.replace(config, **sections)
+
+
+def make_likelihood(config: Config, kind: Kind, units: data.Standardiser | None) -> likelihoods.Likelihood:
+    """The likelihood of a config without "auto", for targets of a kind, standardised by ``units`` where there are any.
+    """
+    if kind == "categorical":
+        return likelihoods.categorical(config.likelihood.center_logits)
+    if config.likelihood.center_logits:
+        raise ValueError("likelihood.center_logits = true: the targets are numbers, not classes; must be false")
+    if kind == "heteroscedastic":
+        return likelihoods.heteroscedastic()
+    sigma = config.likelihood.sigma
+    if isinstance(sigma, str):
+        return likelihoods.gaussian(None)
+    return likelihoods.gaussian(sigma if units is None else sigma / float(units.scale[0]))
+
+
+def make_model(config: Config, likelihood: likelihoods.Likelihood, shape: tuple[int, ...], answers: int) -> Model:
+    """The network of a config for inputs of this ``shape``, a row of which has so many targets or classes."""
+    outputs = answers + likelihood.extra_outputs
+    if config.model.name == "resnet32":
+        if len(shape) != 3 or "probabilities" not in likelihood.features:
+            raise ValueError(
+                f"model.name = 'resnet32': needs classes of images (rows, height, width, channels), not rows of {shape}"
+            )
+        return models.resnet32(outputs, shape[2])
+    if len(shape) != 1:
+        raise ValueError(f"model.name = 'mlp': needs a table (rows, columns), but a row of the inputs is {shape}")
+    model = models.mlp([shape[0], *config.model.hidden, outputs], ACTIVATIONS[config.model.activation])
+    if config.train.precision == "float64":
+        model = _wide(model)
+    return models.with_log_sigma(model) if likelihood.shared_sigma else model
+
+
+def _wide(model: Model) -> Model:
+    def init(key: jax.Array) -> Any:
+        return jax.tree.map(lambda leaf: leaf.astype(jnp.float64), model.init(key))
+
+    return Model(init, model.apply)
+
+
+def _extra_points(config: Config, loaded: Loaded) -> measurements.Source | None:
+    section = config.method
+    if not section.extra_points:
+        return None
+    if section.extra_source == "noise":
+        return measurements.noise(section.extra_points)
+    if section.extra_source == "mixture":
+        return measurements.mixture(section.extra_points)
+    if section.extra_source == "box":
+        return measurements.box(loaded.train.x, section.extra_points)
+    return measurements.rows_of(dataset.unlabelled(section.extra_source, config, loaded), section.extra_points)
+
+
+def _functional_prior(config: Config) -> functional_priors.FunctionalPrior:
+    section = config.method
+    if section.functional_prior == "none":
+        return functional_priors.none()
+    if section.functional_prior == "gaussian-process":
+        # The jitter that moment matching has: in float32 a smooth covariance of many points is singular without.
+        covariance = _rbf_covariance(section.gp_scale, section.gp_length)
+        prior = functional_priors.gaussian_process(covariance, jitter=1e-3 * section.gp_scale**2)
+    else:
+        draws = None if section.prior_draws == "auto" else section.prior_draws
+        prior = FUNCTIONAL_PRIORS[section.functional_prior](draws=draws)
+    return functional_priors.on_points(prior, section.prior_points) if section.prior_points else prior
+
+
+def _rbf_covariance(scale: float, length: float) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """scale² exp(-|x - x'|²/(2 length²)) of a set of points with itself."""
+
+    def covariance(x: jax.Array, same: jax.Array) -> jax.Array:
+        squared = tree.squared_distances(x, jnp.ones(len(x), bool))
+        return scale**2 * jnp.exp(-0.5 / length**2 * squared)
+
+    return covariance
+
+
+def _learning_rate(config: Config) -> float | schedules.Schedule:
+    section = config.optimiser
+    rate, steps, left = section.learning_rate, config.train.steps - section.warmup_steps, section.final_fraction
+    falling: Any = {
+        "constant": optax.constant_schedule(rate),
+        "cosine": optax.cosine_decay_schedule(rate, steps, left),
+        "exponential": optax.exponential_decay(rate, steps, left),
+        # The offset from which the published power reaches the last fraction at the last step.
+        "polynomial": schedules.polynomial(rate, offset=steps / (left ** (-1 / 0.55) - 1)),
+    }[section.schedule]
+    if not section.warmup_steps:
+        return rate if section.schedule == "constant" else falling
+    growing = optax.linear_schedule(rate / (section.warmup_steps + 1), rate, section.warmup_steps)
+    return optax.join_schedules([growing, falling], [section.warmup_steps])
+
+
+def _optimiser(config: Config) -> Callable[[Any], optax.GradientTransformation]:
+    section = config.optimiser
+    make = OPTIMISERS[section.name]
+    decay = {"weight_decay": section.weight_decay} if section.name in WITH_WEIGHT_DECAY else {}
+
+    def optimiser(rate: Any) -> optax.GradientTransformation:
+        chosen = make(rate, **decay)
+        return optax.chain(optax.clip_by_global_norm(section.clip), chosen) if section.clip else chosen
+
+    return optimiser
+
+
+def _annealing(config: Config) -> schedules.Schedule:
+    section = config.annealing
+    steps = config.annealing_steps
+    if section.name == "linear":
+        return schedules.linear(steps)
+    if section.name == "hyperbolic":
+        return schedules.hyperbolic(steps, section.power)
+    if section.name == "cyclical":
+        return schedules.cyclical(steps, section.cycles, section.power)
+    return schedules.constant()
+
+
+def _rule_options(config: Config) -> dict[str, Any]:
+    """The same kernel for every kernel that the method takes, and its repulsion."""
+    section = config.method
+    bandwidth = kernels.median() if section.bandwidth == "median" else section.bandwidth
+    if section.freeze_bandwidth_after:
+        bandwidth = kernels.frozen(kernels.median(), section.freeze_bandwidth_after)
+    options: dict[str, Any] = {
+        name: KERNELS[section.kernel](bandwidth) for name in methods.lookup(section.name).kernels
+    }
+    if section.repulsion != "auto":
+        options["repulsion"] = section.repulsion
+    if section.repulsion_energy != "auto":
+        options["repulsion"] = rules.exact(section.repulsion_energy, section.repulsion_probe)
+    return options

@@ -1,0 +1,117 @@
+"""Keys of a config's method that are fine alone and wrong together. A key that would do nothing is refused too."""
+
+from collections.abc import Iterator
+
+from stein import methods
+from stein.runs.schema import KEYS, Config, Method
+
+
+SOURCES = ("box", "noise", "mixture")
+FILES = (".csv", ".parquet", ".npy", ".npz")  # of inputs without labels
+
+
+def of_method(config: Config) -> Iterator[tuple[str, str]]:
+    """The keys of the method that contradict others, or that would do nothing: each with what is wrong."""
+    method, chosen = config.method, methods.lookup(config.method.name)
+    named = None if method.repulsion == "auto" else method.repulsion
+    for setting, complaint in methods.refusals(chosen, method.stochastic, method.noise, named):
+        yield f"method.{setting}", complaint
+    yield from _repulsion(method)
+    yield from _freezing(config)
+    if method.measurement == "independent" and chosen.functional:
+        yield "method.measurement", f"got 'independent'; must be batch: {method.name} works on the gradient's batch"
+    if chosen.compares == "probabilities" and config.likelihood.name in ("gaussian", "heteroscedastic"):
+        yield "method.name", f"{method.name} compares probabilities; likelihood.name must be categorical or auto"
+    if method.measurement_subset:
+        size = 0 if config.train.batch_size == "auto" else config.train.batch_size  # of few rows auto takes all
+        if chosen.repulsion is None:
+            yield "method.measurement_subset", f"{method.name} looks at the whole batch, or at none; must be 0"
+        if not size and method.measurement == "batch":
+            yield (
+                "method.measurement_subset",
+                "would be the first rows of the data in every step; must be 0, or train.batch_size above 0, "
+                "or method.measurement independent",
+            )
+        if size and method.measurement_subset > size:
+            yield (
+                "method.measurement_subset",
+                f"got {method.measurement_subset}; must be at most train.batch_size = {size}",
+            )
+    if config.likelihood.center_logits:
+        if config.likelihood.name not in ("categorical", "auto"):
+            yield (
+                "likelihood.center_logits",
+                f"likelihood.name = {config.likelihood.name!r} has no logits; must be false",
+            )
+        if chosen.compares != "outputs":
+            yield "likelihood.center_logits", f"{method.name} does not compare logits; must be false"
+    yield from _gaussian_process(method)
+    yield from _extra_points(method)
+
+
+def _repulsion(method: Method) -> Iterator[tuple[str, str]]:
+    named = None if method.repulsion == "auto" else method.repulsion
+    exact = methods.is_exact(methods.lookup(method.name), method.stochastic, named)
+    for key in ("repulsion_energy", "repulsion_probe"):
+        if getattr(method, key) != KEYS["method"][key].default and not exact:
+            yield f"method.{key}", "is for the exact repulsion; use the default, or method.repulsion = 'exact'"
+    truncated = method.repulsion_energy not in ("auto", 1)
+    if method.repulsion_probe and not truncated:
+        yield "method.repulsion_probe", "adds what is left out; must be false, or give method.repulsion_energy below 1"
+    if truncated and method.stochastic and method.noise == "cholesky" and not method.repulsion_probe:
+        yield (
+            "method.repulsion_energy",
+            f"got {method.repulsion_energy}; must be 1 or auto, or method.repulsion_probe true: with noise a truncated "
+            "repulsion biases the sampler",
+        )
+
+
+def _freezing(config: Config) -> Iterator[tuple[str, str]]:
+    method, steps = config.method, config.train.steps
+    chosen = methods.lookup(method.name)
+    if method.freeze_bandwidth_after:
+        if not chosen.kernels:
+            yield "method.freeze_bandwidth_after", f"{method.name} has no kernel; must be 0"
+        if method.bandwidth != "median":
+            yield "method.freeze_bandwidth_after", "method.bandwidth is a number and never moves; must be 0"
+    if method.freeze_preconditioner_after:
+        noisy = method.stochastic or chosen.stochastic == "always"
+        if chosen.preconditioner is None or not noisy:
+            yield (
+                "method.freeze_preconditioner_after",
+                f"{method.name}{'' if noisy else ' without noise'} has no preconditioner; must be 0",
+            )
+        if method.noise_place != "langevin":
+            yield "method.freeze_preconditioner_after", "only Langevin steps have a preconditioner; must be 0"
+    for key in ("freeze_bandwidth_after", "freeze_preconditioner_after"):
+        if getattr(method, key) >= steps:
+            yield f"method.{key}", f"got {getattr(method, key)}; must be below train.steps = {steps}"
+
+
+def _gaussian_process(method: Method) -> Iterator[tuple[str, str]]:
+    if method.functional_prior == "gaussian-process":
+        if not methods.lookup(method.name).functional:
+            names = ", ".join(name for name, known in methods.METHODS.items() if known.functional)
+            yield "method.functional_prior", f"{method.name} has a prior over weights; must be none, or use {names}"
+        if method.prior_draws != "auto":
+            yield "method.prior_draws", "a Gaussian process needs no draws; must be auto"
+        return
+    for key in ("gp_scale", "gp_length"):
+        if getattr(method, key) != KEYS["method"][key].default:
+            yield f"method.{key}", "is for method.functional_prior = 'gaussian-process'; must be left out"
+
+
+def _extra_points(method: Method) -> Iterator[tuple[str, str]]:
+    chosen = methods.lookup(method.name)
+    if method.extra_points:
+        if chosen.compares is None:
+            yield "method.extra_points", f"{method.name} compares no functions; must be 0"
+        if chosen.functional and method.functional_prior == "none":
+            yield (
+                "method.extra_points",
+                f"nothing holds {method.name} where there is no label; must be 0, or method.functional_prior not none",
+            )
+    elif method.extra_source != KEYS["method"]["extra_source"].default:
+        yield "method.extra_source", "is for method.extra_points above 0; must be left out"
+    if method.extra_source not in SOURCES and not method.extra_source.lower().endswith(FILES):
+        yield "method.extra_source", f"got {method.extra_source!r}; must be {', '.join(SOURCES)}, or a file: {', '.join(FILES)}"

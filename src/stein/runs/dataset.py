@@ -1,0 +1,386 @@
+"""The data of a run: read, examined, held out, standardised and cast, in this order. No jax here."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stein import data, datasets
+from stein.data import files
+from stein.runs import images, kinds, record
+from stein.runs.schema import IMAGES, UCI, Config, Data
+
+BUILT_IN: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
+    "regression-1d": data.regression_1d,
+    "classification-2d": data.classification_2d,
+}
+TRAIN, VALIDATION, TEST = range(3)
+# What a split column may say of a row.
+PARTS = {"train": TRAIN, "0": TRAIN, "validation": VALIDATION, "test": TEST, "1": TEST}
+
+
+class Loaded(NamedTuple):
+    """The data of a run in its precision, and what a prediction must know of how they were read.
+
+    The targets of a regression are standardised by ``units``, where there are any; ``facts`` are for data.json.
+    """
+
+    train: data.Arrays
+    test: data.Arrays | None
+    standardiser: data.Standardiser | None
+    validation: data.Arrays | None
+    units: data.Standardiser | None
+    kind: kinds.Kind
+    classes: int
+    inputs: tuple[str, ...]
+    target: str
+    notes: tuple[str, ...]
+    facts: dict[str, Any]
+
+    def description(self) -> dict[str, Any]:
+        """What a prediction must know, without the data themselves."""
+        return {
+            "kind": self.kind,
+            "shape": self.train.x.shape[1:],
+            "answers": self.answers,
+            "rows": len(self.train.x),
+            "inputs": self.inputs,
+            "target": self.target,
+            "labels": self.train.labels,
+            **{name: self.facts[name] for name in ("standardiser", "units")},
+        }
+
+    @property
+    def answers(self) -> int:
+        """Classes, or targets of a row."""
+        return self.classes or int(np.prod(self.train.y.shape[1:]))
+
+    def raw_targets(self, y: np.ndarray) -> np.ndarray:
+        """Targets in the units of the data, of one row for each point."""
+        if self.units is None or self.kind == "categorical":
+            return y
+        return self.units.undo(y.reshape(len(y), -1).astype(np.float64))
+
+
+class _Read(NamedTuple):
+    """Three parts of what was read; targets are class numbers from 0, or floating point."""
+
+    parts: tuple[data.Arrays, data.Arrays, data.Arrays]
+    kind: kinds.Kind
+    inputs: tuple[str, ...]
+    target: str
+    notes: tuple[str, ...]
+    facts: dict[str, Any]
+
+
+def load(
+    config: Config, before: Mapping[str, Any] | None = None, changed: Callable[[str], None] | None = None
+) -> Loaded:
+    """The data that a config names.
+
+    Args:
+        before: data.json of the run, where there is one: its classes and scales are used again.
+        changed: called with what differs from ``before``, if anything does; must raise if that matters.
+    """
+    before = before or {}
+    read = _table(config, before, changed) if config.is_table else _by_name(config, before, changed)
+    train, validation, test = read.parts
+    section = config.data
+    flat_table = config.is_table and train.x.ndim == 2
+    wanted = flat_table if section.standardise == "auto" else section.standardise
+    standardiser = _recorded(before, "standardiser") or data.standardiser(train.x) if wanted else None
+    wanted = config.is_table if section.standardise_targets == "auto" else section.standardise_targets
+    units = None
+    if wanted and read.kind != "categorical":
+        units = _recorded(before, "units") or _units(train.y, isinstance(config.likelihood.sigma, float))
+    precision = np.dtype(config.train.precision)
+
+    def ready(part: data.Arrays) -> data.Arrays:
+        x = part.x if standardiser is None else standardiser(part.x)
+        if read.kind == "categorical":
+            y = part.y.astype(np.int32)
+        elif units is None:
+            y = part.y.astype(precision)
+        else:
+            y = units(part.y.reshape(len(part.y), -1).astype(np.float64)).reshape(part.y.shape).astype(precision)
+        return data.Arrays(x.astype(precision, copy=False), y, part.labels)
+
+    def scales(of: data.Standardiser | None) -> dict[str, Any] | None:
+        return of and {name: value.tolist() for name, value in of._asdict().items()}
+
+    classes = 0
+    if read.kind == "categorical":
+        classes = len(train.labels) or int(train.y.max()) + 1
+        _check_classes(read, classes)
+    facts = read.facts | {
+        "kind": read.kind,
+        "target": read.target,
+        "classes": list(train.labels),
+        "split": {name: len(part.x) for name, part in zip(("train", "validation", "test"), read.parts, strict=True)}
+        | read.facts.get("split", {}),
+        "standardiser": scales(standardiser),
+        "units": scales(units),
+    }
+    held_out = (ready(part) if len(part.x) else None for part in (test, validation))
+    test_part, validation_part = held_out
+    return Loaded(
+        ready(train), test_part, standardiser, validation_part, units, read.kind, classes, read.inputs, read.target,
+        read.notes, facts,
+    )  # fmt: skip
+
+
+def changed_data(run: str, allowed: bool, warn: Callable[[str], None]) -> Callable[[str], None]:
+    """What :func:`load` shall do about data that differ from those that a run began with: refuse them, or warn."""
+
+    def changed(what: str) -> None:
+        if not allowed:
+            raise ValueError(
+                f"{run}: its data changed after training began: {what}; `--allow-changed-data` goes on all the same"
+            )
+        warn(f"the data changed after training began: {what}; test points may have been trained on")
+
+    return changed
+
+
+def labelled(path: str, config: Config, like: Loaded) -> data.Arrays:
+    """Other labelled points, from a file with the columns of the run's own, as the run's test points are."""
+    section = config.data
+    table = files.read_table(path, section.target, section.split_column, like.inputs if section.target else ())
+    _check_shape(path, table.x, like.train.x)
+    x = table.x if like.standardiser is None else like.standardiser(table.x)
+    if like.kind == "categorical":
+        y = _codes(table.y, like.train.labels, path) if like.train.labels else table.y.astype(np.int32)
+    else:
+        if table.y.dtype.kind == "U":
+            raise ValueError(f"{path}: {table.target!r} holds text; must be numbers")
+        y = table.y.reshape(len(table.y), -1).astype(np.float64)
+        if y.shape[1:] != like.train.y.reshape(len(like.train.y), -1).shape[1:]:
+            raise ValueError(f"{path}: y has {y.shape[1]} numbers a row; not as many as in training")
+        y = (y if like.units is None else like.units(y)).astype(like.train.x.dtype)
+    return data.Arrays(x.astype(like.train.x.dtype), y, like.train.labels)
+
+
+def unlabelled(path: str, config: Config, like: Loaded) -> np.ndarray:
+    """Inputs without labels from a file, as the network takes those of training."""
+    section = config.data
+    if path.lower().endswith((".npy", ".npz")):
+        x = data.load_inputs(path)
+    elif section.target:
+        x = files.read_table(path, section.target, section.split_column, like.inputs, labelled=False).x
+    else:
+        raise ValueError(f"{path}: the columns of the data have no names; must be a .npy or .npz file")
+    _check_shape(path, x, like.train.x)
+    return (x if like.standardiser is None else like.standardiser(x)).astype(like.train.x.dtype)
+
+
+def describe(loaded: Loaded) -> str:
+    """What is learned from what, in one line."""
+    parts = [part for part in (loaded.train, loaded.validation, loaded.test) if part is not None]
+    rows = " + ".join(str(len(part.x)) for part in parts) + " rows"
+    if loaded.validation is not None:
+        rows += " (training, validation, test)" if loaded.test is not None else " (training, validation)"
+    inputs = int(np.prod(loaded.train.x.shape[1:]))
+    end = f"{rows}, {inputs} input{'s' if inputs > 1 else ''}"
+    if loaded.kind != "categorical":
+        return f"regression on {loaded.target!r}: {end}"
+    counts = Counter(number for part in parts for number in part.y.tolist())
+    labels = loaded.train.labels or tuple(map(str, range(loaded.classes)))
+    shown = ", ".join(f"{labels[c][:20]} {counts[c]}" for c in range(min(loaded.classes, 5)))
+    more = ", ..." if loaded.classes > 5 else ""
+    return f"classification on {loaded.target!r}: {loaded.classes} classes ({shown}{more}), {end}"
+
+
+def baseline(loaded: Loaded, test: data.Arrays | None = None) -> dict[str, float]:
+    """What the most frequent class, or the mean of the training targets, reaches on the test points."""
+    test = test or loaded.test
+    if test is None:
+        return {}
+    if loaded.kind == "categorical":
+        usual = np.bincount(loaded.train.y, minlength=loaded.classes).argmax()
+        return {"baseline_accuracy": float(np.mean(test.y == usual))}
+    train, y = (part.y.reshape(len(part.y), -1).astype(np.float64) for part in (loaded.train, test))
+    error = (y - train.mean(axis=0)) * (1.0 if loaded.units is None else loaded.units.scale)
+    return {"baseline_rmse": float(np.sqrt(np.mean(error**2)))}
+
+
+# -- tables -------------------------------------------------------------------------------------------------
+
+
+def _table(config: Config, before: Mapping[str, Any], changed: Callable[[str], None] | None) -> _Read:
+    section = config.data
+    tables, parts = _uci(section) if section.name in UCI else _files(section)
+    facts = {name: record.facts(table) for name, table in tables.items()}
+    for name, table in tables.items():
+        differs = record.difference(before[name], table) if name in before else ""
+        if differs and changed is not None:
+            changed(f"{getattr(section, name, '') or section.inputs or section.name}: {differs}")
+    first = next(iter(tables.values()))
+    x = np.concatenate([table.x for table in tables.values()])
+    y = _together([table.y for table in tables.values()], section.test_file)
+    if section.reading == "as-before":
+        return _as_before(config, x, y, first, facts)
+    if section.name in UCI and config.likelihood.name == "auto":
+        kind: kinds.Kind = "gaussian"
+    else:
+        kind = before.get("kind") or kinds.decide(y, config.likelihood, first.target)
+    labels: tuple[str, ...] = ()
+    notes: list[str] = []
+    if kind == "categorical":
+        labels = tuple(before.get("classes", ())) or kinds.in_order(kinds.names(y))
+        y = _codes(y, labels, first.target)
+        once = [labels[c] for c in np.flatnonzero(np.bincount(y) == 1)]
+        if once and parts is None:
+            notes.append(f"class {', '.join(once[:5])} has one row, which stays in training")
+    else:
+        y = y.astype(np.float64) if y.dtype.kind != "f" else y
+    classes = y if kind == "categorical" else None
+    if parts is None:
+        parts = np.where(data.held_out(len(x), section.test_fraction, section.seed, classes), TEST, TRAIN)
+    if config.validation_fraction and not (parts == VALIDATION).any():
+        rows = np.flatnonzero(parts == TRAIN)
+        chosen = data.held_out(
+            len(rows), config.validation_fraction, [section.seed, 1], None if classes is None else classes[rows]
+        )
+        parts[rows[chosen]] = VALIDATION
+    rows_of = [np.flatnonzero(parts == part) for part in (TRAIN, VALIDATION, TEST)]
+    facts["split"] = {"digest": hashlib.sha256(parts.astype(np.uint8).tobytes()).hexdigest()}
+    three = tuple(data.Arrays(x[rows], y[rows], labels) for rows in rows_of)
+    return _Read(three, kind, first.inputs, first.target, tuple(notes), facts)  # type: ignore[arg-type]
+
+
+def _files(section: Data) -> tuple[dict[str, files.Table], np.ndarray | None]:
+    """The file of a run, and its test file; and which part every row is in, where that is given."""
+    if section.file:
+        table = files.read_table(section.file, section.target, section.split_column)
+    else:
+        table = files.read_pair(section.inputs, section.targets)
+    if section.test_file:
+        like = table.inputs if section.target else ()
+        test = files.read_table(section.test_file, section.target, like=like)
+        _check_shape(section.test_file, test.x, table.x)
+        parts = np.repeat([TRAIN, TEST], [len(table.x), len(test.x)])
+        return {"file": table, "test_file": test}, parts
+    if table.parts is None:
+        return {"file": table}, None
+    said = [text.lower() for text in table.parts.tolist()]
+    for row, text in enumerate(said):
+        if text not in PARTS:
+            raise ValueError(
+                f"{section.file}: row {row + 1}, column {section.split_column!r}: {table.parts[row][:60]!r}: "
+                "must be train, validation or test, or 0 for training and 1 for test"
+            )
+    parts = np.array([PARTS[text] for text in said])
+    if not (parts == TRAIN).any():
+        raise ValueError(f"{section.file}: column {section.split_column!r}: no row is for training")
+    return {"file": table}, parts
+
+
+def _uci(section: Data) -> tuple[dict[str, files.Table], np.ndarray]:
+    train, test = datasets.load_uci(section.name, section.split, section.folder or None)
+    names = tuple(f"x{i}" for i in range(train.x.shape[1]))
+    x, y = (np.concatenate(pair) for pair in zip(train[:2], test[:2], strict=True))
+    parts = np.repeat([TRAIN, TEST], [len(train.x), len(test.x)])
+    return {"file": files.Table(x, y, names, section.name)}, parts
+
+
+def _as_before(config: Config, x: np.ndarray, y: np.ndarray, table: files.Table, facts: dict[str, Any]) -> _Read:
+    """As stein 0.1 read its tables: whole numbers are classes, as they are; no class has its share of the split."""
+    labels: tuple[str, ...] = ()
+    if y.dtype.kind == "U":
+        found, y = np.unique(y, return_inverse=True)
+        labels = tuple(map(str, found))
+    kind: kinds.Kind = "categorical" if y.dtype.kind in "iu" else "gaussian"
+    if config.likelihood.name != "auto":
+        kind = config.likelihood.name
+        kinds.check_given(y, kind, table.target)
+    train, test = (part._replace(labels=labels) for part in _split(x, y, config.data))
+    return _Read((train, _none(train), test), kind, table.inputs, table.target, (), facts)
+
+
+def _together(targets: list[np.ndarray], test_file: str) -> np.ndarray:
+    """The targets of a file and of its test file: both numbers or both text."""
+    if len({y.dtype.kind == "U" for y in targets}) > 1:
+        raise ValueError(f"{test_file}: its targets are {'text' if targets[1].dtype.kind == 'U' else 'numbers'}, those "
+                         "of data.file are not; must be alike")  # fmt: skip
+    if len({y.shape[1:] for y in targets}) > 1:
+        targets = [y.reshape(len(y), -1) for y in targets]
+    if len({y.shape[1:] for y in targets}) > 1:
+        raise ValueError(f"{test_file}: y has another number of columns than that of the training file")
+    return np.concatenate(targets)
+
+
+def _codes(y: np.ndarray, labels: tuple[str, ...], where: str) -> np.ndarray:
+    """The number of every row's class, from 0."""
+    number = {label: i for i, label in enumerate(labels)}
+    given = kinds.names(y)
+    for label in given:
+        if label not in number:
+            raise ValueError(f"{where}: class {label!r} is unknown; the classes are {', '.join(labels[:10])}")
+    return np.array([number[label] for label in given], np.int64)
+
+
+def _check_shape(path: str, x: np.ndarray, like: np.ndarray) -> None:
+    if x.shape[1:] != like.shape[1:]:
+        raise ValueError(f"{path}: rows of shape {x.shape[1:]}; the run is trained on {like.shape[1:]}")
+
+
+def _check_classes(read: _Read, classes: int) -> None:
+    """A class that no training row has cannot be learned, and has no probability that means anything."""
+    train, *held_out = read.parts
+    known = np.bincount(train.y[train.y >= 0], minlength=classes) > 0
+    for name, part in zip(("validation", "test"), held_out, strict=True):
+        for c in np.unique(part.y).tolist():
+            if c >= classes or (train.labels and not known[c]):
+                label = train.labels[c] if train.labels else str(c)
+                raise ValueError(
+                    f"{read.target!r}: class {label!r} is only in the {name} part; give some of its rows to training"
+                )
+
+
+def _units(y: np.ndarray, one_scale: bool) -> data.Standardiser:
+    """What standardises targets. Where sigma is given in their units, all are divided by the same number."""
+    units = data.standardiser(y.reshape(len(y), -1))
+    if one_scale:
+        units = units._replace(scale=np.full_like(units.scale, np.sqrt(np.mean(units.scale**2))))
+    return units
+
+
+def _recorded(before: Mapping[str, Any], name: str) -> data.Standardiser | None:
+    found = before.get(name)
+    return found and data.Standardiser(*(np.asarray(found[key], np.float64) for key in ("mean", "scale")))
+
+
+# -- sets by name -------------------------------------------------------------------------------------------
+
+
+def _by_name(config: Config, before: Mapping[str, Any], changed: Callable[[str], None] | None) -> _Read:
+    """Built-in points and images; what they are is known."""
+    section = config.data
+    if section.name in IMAGES:
+        train, test = images.load(section, config.model.name == "mlp")
+    else:
+        train, test = _split(*BUILT_IN[section.name](section.seed), section)
+    validation = _none(train)
+    if config.validation_fraction:
+        chosen = data.held_out(len(train.x), config.validation_fraction, [section.seed, 1])
+        train, validation = (data.Arrays(train.x[rows], train.y[rows]) for rows in (~chosen, chosen))
+    kind: kinds.Kind = "categorical" if train.y.dtype.kind in "iu" else "gaussian"
+    if config.likelihood.name != "auto":
+        kind = config.likelihood.name
+        kinds.check_given(train.y, kind, section.name)
+    # The bytes of images are compared with a published digest whenever they are read.
+    shapes = [list(part.x.shape) for part in (train, validation, test)]
+    facts = {"name": section.name, "shapes": shapes}
+    if before and changed is not None and before.get("shapes") != shapes:
+        changed(f"{section.name}: its parts have shapes {shapes}, before {before.get('shapes')}")
+    return _Read((train, validation, test), kind, (), section.name, (), facts)
+
+
+def _split(x: np.ndarray, y: np.ndarray, section: Data) -> tuple[data.Arrays, data.Arrays]:
+    return data.split(x, y, section.test_fraction, section.seed)
+
+
+def _none(like: data.Arrays) -> data.Arrays:
+    return data.Arrays(like.x[:0], like.y[:0], like.labels)

@@ -1,0 +1,105 @@
+"""What the targets of a table are: numbers to predict, or names of classes. Where it could be either, ask.
+
+The rules stand in docs/data.md. No jax here.
+"""
+
+import re
+from typing import Literal
+
+import numpy as np
+
+from stein.runs.schema import Likelihood
+
+Kind = Literal["gaussian", "heteroscedastic", "categorical"]
+
+MOST_CLASSES = 20
+"""More different whole numbers are doubtful: they may be counts, prices or years."""
+ROWS_PER_CLASS = 5
+"""Fewer rows for each different whole number, on average, are doubtful."""
+# A number with something before or behind it: "24.0 €", "$1,200", "15kg", "7 %".
+_WITH_UNIT = re.compile(r"^[^\w.,+-]{0,3}\s*[+-]?\d[\d.,' ]*\s*[^\d\s]{0,6}$")
+SETTLE = "`--set likelihood.name=gaussian` for regression, `--set likelihood.name=categorical` for classes"
+
+
+def decide(y: np.ndarray, section: Likelihood, name: str) -> Kind:
+    """The likelihood of raw targets (numbers, whole numbers or text) that are called ``name``.
+
+    Raises:
+        ValueError: one line, where the targets and the likelihood do not fit, or could mean two things.
+    """
+    is_text = y.dtype.kind == "U"
+    if section.name != "auto":
+        check_given(y, section.name, name)
+        return section.name
+    if is_text:
+        _check_text(y, section, name)
+        return "categorical"
+    if y.ndim > 1 and y.shape[1] > 1:
+        return "gaussian"
+    values, rows = np.unique(y), len(y)
+    if len(values) == 1:
+        raise ValueError(f"{name!r}: all targets are {values[0]}; there is nothing to learn")
+    if section.sigma != "auto":  # only numbers have a standard deviation
+        return "gaussian"
+    few = len(values) == 2 or (len(values) <= MOST_CLASSES and rows >= ROWS_PER_CLASS * len(values))
+    if y.dtype.kind == "f":
+        if few and (values == np.round(values)).all():
+            raise ValueError(f"{name!r}: numbers or classes? its values are {_shown(values)}; {SETTLE}")
+        return "gaussian"
+    counted = values[-1] - values[0] == len(values) - 1 and values[0] in (0, 1)
+    if few and (counted or len(values) == 2):
+        return "categorical"
+    raise ValueError(f"{name!r}: numbers or classes? {len(values)} different whole numbers, {_shown(values)}; {SETTLE}")
+
+
+def names(y: np.ndarray) -> list[str]:
+    """The label of every row of raw targets that are classes; 1 and 1.0 are the same class."""
+    whole = y if y.dtype.kind in "Uiu" else y.astype(np.int64)
+    return [str(value) for value in whole.reshape(len(y))]
+
+
+def in_order(labels: list[str]) -> tuple[str, ...]:
+    """Different labels, numbers by size and text by the alphabet."""
+    different = set(labels)
+    try:
+        return tuple(sorted(different, key=int))
+    except ValueError:
+        return tuple(sorted(different))
+
+
+def check_given(y: np.ndarray, kind: Kind, name: str) -> None:
+    """Whether raw targets can be what the config says they are."""
+    if kind == "categorical":
+        if y.ndim > 1 and y.shape[1] > 1:
+            raise ValueError(
+                f"likelihood.name = 'categorical': {name!r} has {y.shape[1]} numbers a row; must be one label"
+            )
+        if y.dtype.kind == "f" and (y != np.round(y)).any():
+            bad = float(y[y != np.round(y)][0])
+            raise ValueError(f"likelihood.name = 'categorical': {name!r} holds {bad}; must be whole numbers or text")
+        if len(np.unique(y)) == 1:
+            raise ValueError(f"{name!r}: there is only one class, {y.flat[0]}; nothing to learn")
+    elif y.dtype.kind == "U":
+        raise ValueError(
+            f"likelihood.name = {kind!r}: {name!r} holds text, such as {str(y.flat[0])[:40]!r}; must be numbers"
+        )
+
+
+def _check_text(y: np.ndarray, section: Likelihood, name: str) -> None:
+    labels = np.unique(y)
+    example = str(labels[0])[:40]
+    plain = "for regression write plain numbers, for classes `--set likelihood.name=categorical`"
+    if section.sigma != "auto":
+        raise ValueError(f"likelihood.sigma: is for numbers; {name!r} holds text, such as {example!r}")
+    if len(labels) == 1:
+        raise ValueError(f"{name!r}: all targets are {example!r}; there is nothing to learn")
+    if sum(bool(_WITH_UNIT.match(label)) for label in labels) > len(labels) / 2:
+        raise ValueError(f"{name!r}: numbers or classes? {example!r} is text that looks like a number; {plain}")
+    if len(labels) > len(y) / 2:
+        found = f"{len(labels)} different texts in {len(y)} rows, such as {example!r}"
+        raise ValueError(f"{name!r}: numbers or classes? {found}; {plain}")
+
+
+def _shown(values: np.ndarray) -> str:
+    shown = [f"{value:g}" for value in values.tolist()]
+    return ", ".join(shown) if len(shown) <= 6 else f"from {shown[0]} to {shown[-1]}"

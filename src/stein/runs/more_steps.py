@@ -1,0 +1,69 @@
+"""A run that goes on to another number of steps than it was begun with. Imports no jax.
+
+The new total goes into config.toml. Checkpoints carry the fingerprint of the config that they were made with, so that
+env.json keeps the totals that the run had before.
+"""
+
+import shutil
+from collections.abc import Callable
+
+import msgspec
+
+from stein.storage import durable
+from stein.runs import configs
+from stein.runs.folder import RunFolder
+from stein.storage import documents
+
+EARLIER = "train.steps before"  # in env.json
+
+
+def check(folder: RunFolder, steps: int) -> configs.Config:
+    """The run's config with another total. One that the run cannot have is refused before anything is changed."""
+    done = folder.steps_done
+    config, before = configs.load_run(folder.config, steps), configs.load_run(folder.config)
+    if steps <= done:
+        raise ValueError(f"{folder}: --steps = {steps}: is the new total and must be above the {done} steps done")
+    if folder.is_finished and done < before.train.steps:
+        raise ValueError(
+            f"{folder}: --steps = {steps}: train.early_stop = {before.train.early_stop} ended the run at step {done}, "
+            "and would again; start another run with train.early_stop = 0"
+        )
+    if folder.newest_step < done:
+        raise ValueError(f"{folder}: the checkpoint of step {done} is gone: there is nothing to go on from")
+    return config
+
+
+def allow(folder: RunFolder, config: configs.Config, warn: Callable[[str], None]) -> None:
+    """Make what :func:`check` returned the config of the run, finished or not, whose lock the caller holds.
+
+    A crash in between leaves a run that `stein resume` ends with the old total or the new one. The mark of the finished
+    run goes first, then what was measured on its ensemble, and the new total comes last.
+    """
+    before, steps = configs.load_run(folder.config), config.train.steps
+    for file in (folder.numbers, folder.evaluation, folder.curves):
+        file.unlink(missing_ok=True)
+        durable.sync(folder.path)
+        durable.passing(f"{file.name}.removed")
+    shutil.rmtree(folder.figures, ignore_errors=True)
+    environment = documents.read_json(folder.environment)
+    totals = dict.fromkeys([*environment.get(EARLIER, []), before.train.steps])
+    documents.write_json(folder.environment, environment | {EARLIER: list(totals)})
+    durable.replace(folder.config, configs.dump(config).encode())
+    if config.rate_falls:
+        warn(
+            f"optimiser.schedule = {config.optimiser.schedule!r} now falls to step {steps}: "
+            f"the learning rate jumps, and the run is not one of {steps} steps from the start"
+        )
+    if config.annealing.name != "none" and config.annealing_steps != before.annealing_steps:
+        warn(
+            f"annealing lasts a fifth of train.steps, now {config.annealing_steps} steps instead of "
+            f"{before.annealing_steps}"
+        )
+
+
+def fingerprints(folder: RunFolder, config: configs.Config) -> set[str]:
+    """Of the run's config with each total of steps that it has had."""
+    earlier = documents.read_json(folder.environment).get(EARLIER, [])
+    totals = [config.train.steps, *(total for total in earlier if isinstance(total, int))]
+    trains = [msgspec.structs.replace(config.train, steps=total) for total in totals]
+    return {configs.fingerprint(msgspec.structs.replace(config, train=train)) for train in trains}

@@ -1,0 +1,397 @@
+"""What a run is: every key of its config with its type, its limits and its meaning, written once.
+
+The checks of :mod:`stein.runs.configs`, ``stein train --help`` and the file that ``stein config init`` writes are
+made from these classes. No jax here: help and complaints come at once. The names of methods are those of
+:mod:`stein.methods`; names that belong to registries with jax (noises, optimisers ...) are repeated as literals, and a
+test holds them equal.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct, inspect
+
+from stein import methods
+
+
+def about(meaning: str, **limits: Any) -> Meta:
+    """The meaning of a key, and its limits."""
+    return Meta(description=meaning, **limits)
+
+
+Seed = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Steps = Annotated[int, Meta(ge=1, le=10**9)]  # the step counter has 32 bits
+StepsOrNone = Annotated[int, Meta(ge=0, le=10**9)]
+Positive = Annotated[float, Meta(gt=0)]
+Text = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z", max_length=4096)]
+
+ImageName = Literal["digits", "fashion-mnist", "mnist", "cifar10"]
+IMAGES = get_args(ImageName)
+UciName = Literal["uci-concrete", "uci-energy", "uci-wine-quality-red", "uci-yacht"]
+UCI = get_args(UciName)
+WITH_WEIGHT_DECAY = ("adamw", "lamb", "lion")
+
+
+class Data(Struct, frozen=True):
+    """What to learn from: a built-in set by name, one file, or a pair of files."""
+
+    name: Annotated[
+        Literal["", "regression-1d", "classification-2d", ImageName, UciName],
+        about("a data set by name; `stein data list` says where images and UCI tables are"),
+    ] = ""
+    file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths start at this file's folder")] = ""
+    inputs: Annotated[Text, about(".npy file of the inputs, a row for each point")] = ""
+    targets: Annotated[Text, about(".npy file of the targets, goes with inputs")] = ""
+    target: Annotated[Text, about("name of the target column, for .csv and .parquet")] = ""
+    test_file: Annotated[Text, about("file of the test points, with the columns of data.file; none are held out")] = ""
+    split_column: Annotated[
+        Text, about("column of a .csv or .parquet that says train, validation or test (or 0 and 1: train and test)")
+    ] = ""
+    split: Annotated[int, about("which of the 20 standard splits of a UCI table", ge=0, le=19)] = 0
+    test_fraction: Annotated[float, about("fraction of the points held out for evaluation", ge=0, lt=1)] = 0.1
+    validation_fraction: Annotated[
+        Literal["auto"] | Annotated[float, Meta(ge=0, lt=1)],
+        about(
+            "fraction of the training points held out for early stopping and the best checkpoint; auto: 0.1 if one of "
+            "these is on, else 0"
+        ),
+    ] = "auto"
+    standardise: Annotated[
+        Literal["auto"] | bool,
+        about("shift and scale every input to mean 0 and standard deviation 1; auto: true for tables"),
+    ] = "auto"
+    standardise_targets: Annotated[
+        Literal["auto"] | bool,
+        about("likewise the targets of a regression; numbers stay in their units; auto: true for tables"),
+    ] = "auto"
+    reading: Annotated[
+        Literal["checked", "as-before"],
+        about("checked: doubtful targets are refused, splits are stratified; as-before: as runs made by stein 0.1"),
+    ] = "checked"
+    seed: Annotated[Seed, about("seed of the held-out points, and of built-in sets")] = 42
+    folder: Annotated[Text, about("where sets by name are looked for first, in torchvision's folders, and UCI")] = ""
+    classes: Annotated[
+        tuple[Annotated[int, Meta(ge=0, le=999)], ...],
+        about("learn only these classes of the images, renumbered from 0; empty: all", max_length=1000),
+    ] = ()
+    most_test: Annotated[
+        int, about("use at most so many test images, and images out of distribution; 0: all", ge=0, le=10**9)
+    ] = 0
+    validate: Annotated[
+        bool, about("hold out some training images, as test_fraction says, and leave the test images alone")
+    ] = False
+
+
+class Method(Struct, frozen=True):
+    """How the members of the ensemble pull and push one another; `stein methods` explains the names."""
+
+    name: Annotated[Text, about("method", extra={"choices": methods.names})] = "h-svgd"
+    stochastic: Annotated[bool, about("add the noise that makes the method a sampler")] = False
+    particles: Annotated[int, about("members of the ensemble", ge=1, le=100_000)] = 20
+    repulsion: Annotated[
+        Literal["auto", "exact", "local"],
+        about("repulsion of the fw-, h-, hp- and hs- methods; auto: local, but exact with noise and for hp- and hs-"),
+    ] = "auto"
+    repulsion_energy: Annotated[
+        Literal["auto"] | Annotated[float, Meta(gt=0, le=1)],
+        about("share of the pushes between members that the exact repulsion keeps; 1: all; auto: 0.9999, with noise 1"),
+    ] = "auto"
+    repulsion_probe: Annotated[
+        bool, about("add a random combination of what repulsion_energy leaves out: unbiased, with variance")
+    ] = False
+    kernel: Annotated[Literal["rbf", "imq"], about("kernel, where the method has one")] = "rbf"
+    bandwidth: Annotated[Literal["median"] | Positive, about("bandwidth h of the kernel k(|x - y|²/h)")] = "median"
+    freeze_bandwidth_after: Annotated[
+        StepsOrNone, about("keep the median bandwidth of this step from then on; 0: never")
+    ] = 0
+    noise: Annotated[
+        Literal["cholesky", "elementwise-shared", "elementwise-independent"],
+        about("root of the noise covariance; the elementwise ones are wrong and for reproduction only"),
+    ] = "cholesky"
+    noise_place: Annotated[
+        Literal["langevin", "adam-inside"], about("where noise enters; adam-inside is for reproduction only")
+    ] = "langevin"
+    freeze_preconditioner_after: Annotated[
+        StepsOrNone, about("keep the preconditioner of this Langevin step from then on; 0: never")
+    ] = 0
+    temperature: Annotated[Positive, about("T; the target is the posterior to the power 1/T")] = 1.0
+    start: Annotated[Literal["prior", "model"], about("first weights: prior draws, or the model's initialiser")] = (
+        "prior"
+    )
+    functional_prior: Annotated[
+        Literal["none", "ssge", "moment-matched", "gaussian-process"],
+        about("prior over functions, read by the functional methods only"),
+    ] = "none"
+    gp_scale: Annotated[
+        Positive, about("standard deviation of the Gaussian process, in units of the network's outputs")
+    ] = 1.0
+    gp_length: Annotated[
+        Positive, about("length scale of the Gaussian process, in units of the network's inputs (standardised or not)")
+    ] = 1.0
+    prior_draws: Annotated[
+        Literal["auto"] | Annotated[int, Meta(ge=2, le=10**6)],
+        about("networks drawn from the prior in every step, for the functional prior; auto: twice the members, or 100"),
+    ] = "auto"
+    prior_points: Annotated[
+        int, about("points of a batch at which the functional prior is taken, drawn anew; 0: all", ge=0, le=10**6)
+    ] = 0
+    measurement: Annotated[
+        Literal["batch", "independent"],
+        about("where kernels of functions look: the gradient's batch, or one drawn on its own (unbiased with noise)"),
+    ] = "batch"
+    measurement_subset: Annotated[
+        int, about("kernels of functions look at so many points of that batch only; 0: all", ge=0, le=10**9)
+    ] = 0
+    extra_points: Annotated[
+        int, about("points without a label where kernels of functions look too, new in every step", ge=0, le=10**6)
+    ] = 0
+    extra_source: Annotated[
+        Text,
+        about(
+            "where they come from: box (uniform between the smallest and largest inputs), noise (inputs of the batch "
+            "and half their standard deviation of noise), mixture (between two inputs of the batch), or a file of "
+            "inputs: .csv, .parquet, .npy or .npz"
+        ),
+    ] = "box"
+
+
+class Model(Struct, frozen=True):
+    """The network of each member."""
+
+    name: Annotated[Literal["mlp", "resnet32"], about("fully connected, or residual for images")] = "mlp"
+    hidden: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=100_000)], ...], about("widths of the mlp's hidden layers", max_length=100)
+    ] = (50, 50)
+    activation: Annotated[
+        Literal["relu", "tanh", "silu", "gelu", "elu", "softplus"], about("activation of the mlp")
+    ] = "relu"
+
+
+class Likelihood(Struct, frozen=True):
+    """How targets scatter around the network's outputs."""
+
+    name: Annotated[
+        Literal["auto", "gaussian", "heteroscedastic", "categorical"],
+        about("auto: categorical for text and class numbers, gaussian for other numbers, refused where in doubt"),
+    ] = "auto"
+    sigma: Annotated[
+        Literal["auto", "learned"] | Positive,
+        about("standard deviation of the gaussian likelihood, in the target's units; auto: learned for tables, else 1"),
+    ] = "auto"
+    center_logits: Annotated[
+        bool, about("kernels compare logits minus their mean over classes, which is all that predictions see")
+    ] = False
+
+
+class Prior(Struct, frozen=True):
+    """What is believed of the weights before any data."""
+
+    name: Annotated[Literal["normal", "laplace"], about("independent over the weights")] = "normal"
+    scale: Annotated[
+        Literal["auto"] | Positive,
+        about("standard deviation (normal) or diversity (laplace); auto: for tables 0.2, with classes 0.5, else 1"),
+    ] = "auto"
+
+
+class Train(Struct, frozen=True):
+    """The loop."""
+
+    steps: Annotated[Steps, about("training steps")] = 10_000
+    batch_size: Annotated[
+        Literal["auto"] | Annotated[int, Meta(ge=0, le=10**9)],
+        about("points in a batch; 0: all of them; auto: at most 256 for tables, else all"),
+    ] = "auto"
+    seed: Annotated[Seed, about("seed of first weights, batches and noise")] = 0
+    log_every: Annotated[Steps, about("steps between lines of metrics.jsonl, compiled as one loop")] = 100
+    precision: Annotated[Literal["float32", "float64"], about("floating-point numbers")] = "float32"
+    on_nan: Annotated[
+        Literal["freeze", "resample", "stop"], about("what happens when a member is no longer finite")
+    ] = "freeze"
+    min_alive: Annotated[float, about("the run fails when a smaller fraction of members is finite", gt=0, le=1)] = 0.5
+    early_stop: Annotated[
+        int, about("stop after so many evaluations without a better validation nll; 0: never", ge=0, le=10**9)
+    ] = 0
+
+
+class Optimiser(Struct, frozen=True):
+    """How a force becomes a step."""
+
+    name: Annotated[
+        Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad", "lion", "lamb", "nadam", "radam"],
+        about("Optax optimiser of deterministic methods; with noise the steps are Langevin's"),
+    ] = "adam"
+    learning_rate: Annotated[Positive, about("step size; a Langevin step is this over the number of points")] = 1e-3
+    schedule: Annotated[
+        Literal["auto", "constant", "cosine", "exponential", "polynomial"],
+        about("how the learning rate falls; auto: cosine for tables, else constant"),
+    ] = "auto"
+    final_fraction: Annotated[
+        float, about("learning rate at the last step over learning_rate, when it falls", gt=0, lt=1)
+    ] = 0.01
+    warmup_steps: Annotated[StepsOrNone, about("steps of linear growth to learning_rate before all else")] = 0
+    clip: Annotated[float, about("largest norm of a member's gradient; 0: any", ge=0)] = 0.0
+    weight_decay: Annotated[
+        float, about("decoupled decay of adamw, lamb and lion, on top of the prior", ge=0, lt=1)
+    ] = 0.0
+
+
+class Annealing(Struct, frozen=True):
+    """A driving force that grows, so that members spread out first."""
+
+    name: Annotated[Literal["none", "linear", "hyperbolic", "cyclical"], about("shape of the growth")] = "none"
+    steps: Annotated[StepsOrNone, about("steps until full force; 0: a fifth of train.steps")] = 0
+    power: Annotated[Positive, about("steepness of hyperbolic and cyclical")] = 10.0
+    cycles: Annotated[int, about("repetitions of cyclical", ge=1, le=10**6)] = 5
+
+
+class Evaluation(Struct, frozen=True):
+    """Metrics on the held-out points."""
+
+    every: Annotated[
+        StepsOrNone, about("steps between evaluations; 0: only at the end; a multiple of train.log_every")
+    ] = 1000
+
+
+class Checkpoints(Struct, frozen=True):
+    """What survives a crash."""
+
+    every: Annotated[Steps, about("steps between checkpoints; a multiple of train.log_every")] = 1000
+    keep: Annotated[int, about("latest checkpoints to keep", ge=2, le=10**6)] = 3
+    best: Annotated[bool, about("also keep the one with the best validation nll")] = False
+
+
+class Tracking(Struct, frozen=True):
+    """What is logged beside the losses, and who else hears of it."""
+
+    diagnostics: Annotated[
+        bool, about("log how the members get on: kernels, forces, rank; compiles as long as the training step does")
+    ] = True
+    tensorboard: Annotated[bool, about("write TensorBoard events to tb/ in the run")] = True
+    wandb: Annotated[Text, about("Weights & Biases project; empty: off")] = ""
+    mlflow: Annotated[Text, about("MLflow tracking URI; empty: off")] = ""
+
+
+class Config(Struct, frozen=True):
+    """A run. Only ``data`` must be given."""
+
+    data: Data
+    method: Method = Method()
+    model: Model = Model()
+    likelihood: Likelihood = Likelihood()
+    prior: Prior = Prior()
+    train: Train = Train()
+    optimiser: Optimiser = Optimiser()
+    annealing: Annealing = Annealing()
+    evaluation: Evaluation = Evaluation()
+    checkpoints: Checkpoints = Checkpoints()
+    tracking: Tracking = Tracking()
+
+    @property
+    def annealing_steps(self) -> int:
+        """Length of the annealing, with its default filled in."""
+        return self.annealing.steps or self.train.steps // 5
+
+    @property
+    def is_table(self) -> bool:
+        """Whether "auto" means what suits a user's own table."""
+        return bool(self.data.file or self.data.inputs) or self.data.name in UCI
+
+    @property
+    def rate_falls(self) -> bool:
+        """Whether the learning rate depends on the number of steps."""
+        chosen = self.optimiser.schedule
+        return self.is_table if chosen == "auto" else chosen != "constant"
+
+    @property
+    def validation_fraction(self) -> float:
+        """Fraction of the training points that is held out for choices, with its default filled in."""
+        chosen = self.data.validation_fraction
+        return 0.1 * bool(self.train.early_stop or self.checkpoints.best) if chosen == "auto" else chosen
+
+
+FORMER: dict[str, Any] = {
+    "data.validation_fraction": 0.0,
+    "data.standardise": False,
+    "data.standardise_targets": False,
+    "data.reading": "as-before",
+    "likelihood.sigma": 1.0,
+    "prior.scale": 1.0,
+    "train.batch_size": 0,
+    "optimiser.schedule": "constant",
+}
+"""What "auto" and keys that are younger than a run meant when it was made; still so for data that are no tables.
+
+A run's config.toml has every key of its time: a key that is missing there takes this value."""
+
+
+# -- keys ---------------------------------------------------------------------------------------------------
+
+
+class Key(Struct, frozen=True):
+    """One key, as people read about it."""
+
+    type: Any
+    default: Any
+    meaning: str
+    literals: tuple[str, ...]
+    choices: Callable[[], tuple[str, ...]] | None = None  # the names of a registry, which may grow
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names that the key allows."""
+        return self.choices() if self.choices else self.literals
+
+    @property
+    def allowed(self) -> str:
+        """The values that the key allows, in words."""
+        if self.choices:
+            return f"one of {', '.join(self.options)}"
+        described: Any = inspect.type_info(self.type)  # a type and its description
+        return _allowed(described.type, self.literals)
+
+
+def keys(section: type[Struct]) -> dict[str, Key]:
+    """The keys of a section, by name."""
+    return {field.name: _key(field) for field in msgspec.structs.fields(section)}
+
+
+def _key(field: msgspec.structs.FieldInfo) -> Key:
+    described: Any = inspect.type_info(field.type)
+    choices = (described.extra or {}).get("choices")
+    return Key(
+        field.type, field.default, described.extra_json_schema["description"], _options(field.type), choices
+    )
+
+
+def _options(kind: Any) -> tuple[str, ...]:
+    """The names that a type allows, in the order in which they are written (msgspec sorts them)."""
+    if get_origin(kind) is Literal:
+        return tuple(name for name in get_args(kind) if name)
+    return tuple(name for part in get_args(kind) for name in _options(part))
+
+
+def _allowed(kind: Any, options: tuple[str, ...]) -> str:
+    """The values of a type, in words."""
+    match kind:
+        case inspect.UnionType():
+            return " or ".join(_allowed(part, options) for part in kind.types)
+        case inspect.LiteralType():
+            return options[0] if len(options) == 1 else f"one of {', '.join(options)}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.StrType():
+            return f"text of one line, at most {kind.max_length} characters"
+        case inspect.VarTupleType():
+            return f"a list of at most {kind.max_length}, each {_allowed(kind.item_type, options)}"
+        case inspect.IntType():
+            return f"a whole number from {kind.ge} to {kind.le:_}"
+        case inspect.FloatType():
+            words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+            limits = ((word, getattr(kind, limit)) for limit, word in words.items())
+            return "a number " + " and ".join(f"{word} {limit}" for word, limit in limits if limit is not None)
+    raise TypeError(f"no words for {kind}")
+
+
+SECTIONS: dict[str, type[Struct]] = {field.name: field.type for field in msgspec.structs.fields(Config)}
+KEYS: dict[str, dict[str, Key]] = {name: keys(section) for name, section in SECTIONS.items()}

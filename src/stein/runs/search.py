@@ -1,0 +1,236 @@
+"""What `stein sweep` shall try: a TOML file in, the configs of all trials out, every one of them checked.
+
+::
+
+    [base.data]             # the sections of a run's config, or base.config = "FILE"
+    name = "digits"
+    [search]
+    kind = "random"
+    trials = 30
+    [search.keys]
+    optimiser.learning_rate = {low = 1e-4, high = 1e-2, log = true}
+    annealing.name = ["none", "linear"]
+
+No jax here: complaints come at once.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from stein.runs import configs
+from stein.runs.configs import ConfigError
+from stein.runs.folder import RunFolder
+from stein.runs.schema import IMAGES, Config, Seed, about, keys
+
+MOST_TRIALS = 1000
+
+
+class Search(Struct, frozen=True):
+    """The section ``[search]``."""
+
+    kind: Annotated[Literal["grid", "random"], about("every combination of the values, or some that are drawn")] = (
+        "grid"
+    )
+    trials: Annotated[int, about("combinations to draw; more of them keep the first", ge=1, le=MOST_TRIALS)] = 20
+    seed: Annotated[Seed, about("seed of what is drawn")] = 0
+    metric: Annotated[
+        Literal["test_nll", "test_accuracy", "test_rmse"],
+        about("what the best trial is best in, on points held out for the choice"),
+    ] = "test_nll"
+
+    @property
+    def sign(self) -> int:
+        """The best trial has the lowest sign times metric."""
+        return -1 if self.metric == "test_accuracy" else 1
+
+
+class Range(Struct, frozen=True, forbid_unknown_fields=True):
+    """Numbers to draw from; whole ones where both ends are whole."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+
+Choices = dict[str, list[Any] | Range]
+Fail = Callable[[str, str], ConfigError]
+
+
+class Trial(NamedTuple):
+    """One run of a search."""
+
+    name: str
+    settings: dict[str, Any]
+    config: Config
+
+    def place(self, folder: Path) -> Path:
+        return folder / "trials" / self.name
+
+
+class Plan(NamedTuple):
+    """A search with all its trials."""
+
+    search: Search
+    trials: tuple[Trial, ...]
+
+    @property
+    def unseen(self) -> bool:
+        """Whether there are test images that no trial looks at; other trials have a validation part."""
+        return self.trials[0].config.data.validate
+
+    @property
+    def metric(self) -> str:
+        """What the choice goes by: in trials on images the test part is one of training images."""
+        return self.search.metric if self.unseen else self.search.metric.replace("test_", "validation_")
+
+
+def load(path: Path) -> Plan:
+    """The search in a file.
+
+    Raises:
+        ConfigError: for anything wrong with it or with any of its trials, in one line.
+    """
+
+    def fail(name: str, complaint: str) -> ConfigError:
+        return ConfigError(f"{path}: {name}: {complaint}")
+
+    document = configs.read(path)
+    for name in document.keys() - {"base", "search"}:
+        raise fail(configs.shown(name), "unknown section; must be base or search")
+    search, choices = _search(document.get("search"), fail)
+    base, origin = _base(document.get("base"), path, fail)
+    sources = dict.fromkeys(choices, "search.keys")
+    drawn = _grid(choices, fail) if search.kind == "grid" else _random(choices, search.trials, search.seed)
+    trials = []
+    for number, settings in enumerate(drawn):
+        config = configs.checked(_changed(base, settings), origin, sources)
+        for key, complaint in _conflicts(config):
+            raise fail(key, complaint)
+        trials.append(Trial(f"{number:03}", settings, config))
+    return Plan(search, tuple(trials))
+
+
+def check_folder(plan: Plan, folder: Path) -> None:
+    """The trials that are there already must be those of this search."""
+    for trial in plan.trials:
+        file = RunFolder(trial.place(folder)).config
+        if file.exists() and configs.load_run(file) != trial.config:
+            raise ValueError(f"{file}: is not trial {trial.name} of this search; use another --out")
+
+
+def _search(table: Any, fail: Fail) -> tuple[Search, Choices]:
+    if table is None:
+        raise fail("search", "is missing; must be a table: [search]")
+    given = dict(table) if isinstance(table, dict) else table
+    searched = given.pop("keys", None) if isinstance(given, dict) else None
+    search = Search(**configs.values(given, "search", keys(Search), fail))
+    for key in ("trials", "seed"):
+        if search.kind == "grid" and key in given:
+            raise fail(f"search.{key}", "is for random; a grid has every combination")
+    choices: Choices = {}
+    for name, values in _flat(searched if isinstance(searched, dict) else {}):
+        section, dot, _ = name.partition(".")
+        if not dot:
+            raise fail(f"search.keys: {configs.shown(name)}", "must be section.key, such as optimiser.learning_rate")
+        if section == "data":
+            raise fail(f"search.keys: {name}", "all trials must have the same data; search keys of other sections")
+        choices[name] = _choice(name, values, search.kind, fail)
+    if not choices:
+        raise fail("search.keys", "is missing; must be a table of keys and the values to try")
+    return search, choices
+
+
+def _flat(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys with their section: TOML reads a.b as a table within a table, and "a.b" as one key."""
+    for name, value in table.items():
+        if "." not in name and isinstance(value, dict):
+            yield from ((f"{name}.{key}", inner) for key, inner in value.items())
+        else:
+            yield name, value
+
+
+def _choice(name: str, values: Any, kind: str, fail: Fail) -> list[Any] | Range:
+    allowed = "a list of different values"
+    if kind == "random":
+        allowed += ", or {low, high, log} with low below high, and above 0 where log = true"
+    if isinstance(values, list) and values and not any(value in values[:i] for i, value in enumerate(values)):
+        return values
+    if isinstance(values, dict) and kind == "random":
+        try:
+            found = msgspec.convert(values, Range)
+        except msgspec.ValidationError:
+            found = Range(0, 0)
+        if -math.inf < found.low < found.high < math.inf and (found.low > 0 or not found.log):
+            return found
+    raise fail(f"search.keys: {name}", f"got {configs.shown(values)}; must be {allowed}")
+
+
+def _base(table: Any, path: Path, fail: Fail) -> tuple[dict[str, Any], Path]:
+    """The document that all trials have in common, and the file that its paths start at."""
+    if not isinstance(table, dict) or not table:
+        raise fail("base", 'is missing; must be sections of a run\'s config, as [base.data], or config = "FILE"')
+    if "config" in table:
+        if len(table) > 1 or not isinstance(table["config"], str):
+            raise fail("base.config", "must be the path of a run's config, and nothing beside it")
+        origin = path.parent / table["config"]
+        return configs.read(origin), origin
+    data = table.get("data")
+    if isinstance(data, dict) and data.get("name") in IMAGES and data.get("validate") is False:
+        raise fail("base.data.validate", "got false; must be true or left out: the test images stay unseen")
+    return table, path
+
+
+def _changed(base: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    document = {section: dict(table) if isinstance(table, dict) else table for section, table in base.items()}
+    data = document.get("data")
+    if isinstance(data, dict) and data.get("name") in IMAGES:
+        data["validate"] = True
+    elif isinstance(data, dict) and data.get("validation_fraction", "auto") == "auto" and not data.get("split_column"):
+        data["validation_fraction"] = 0.1
+    for name, value in settings.items():
+        section, _, key = name.partition(".")
+        table = document.setdefault(section, {})
+        if isinstance(table, dict):  # what is no table is refused when it is checked
+            table[key] = value
+    return document
+
+
+def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    """What a run may do and a search may not."""
+    if config.data.validate and not config.data.test_fraction:
+        yield "data.test_fraction", "is 0; must be above 0: trials are compared on held-out images"
+    if not (config.data.validate or config.validation_fraction or config.data.split_column):
+        yield "data.validation_fraction", "is 0; must be above 0: trials are compared on validation points"
+    if config.data.validate and config.train.early_stop:
+        yield "train.early_stop", "must be 0: trials and the best config would be stopped by others; search train.steps"
+
+
+def _grid(choices: Choices, fail: Fail) -> list[dict[str, Any]]:
+    lists = [values for values in choices.values() if isinstance(values, list)]
+    count = math.prod(map(len, lists))
+    if count > MOST_TRIALS:
+        raise fail("search.keys", f"makes {count} trials; must be at most {MOST_TRIALS}")
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*lists)]
+
+
+def _random(choices: Choices, trials: int, seed: int) -> list[dict[str, Any]]:
+    """A generator for each trial, so that a longer search begins with the trials of a shorter one."""
+    generators = [np.random.default_rng([seed, number]) for number in range(trials)]
+    return [{name: _drawn(values, random) for name, values in choices.items()} for random in generators]
+
+
+def _drawn(values: list[Any] | Range, random: np.random.Generator) -> Any:
+    if isinstance(values, list):
+        return values[random.integers(len(values))]
+    whole = isinstance(values.low, int) and isinstance(values.high, int)
+    low, high = values.low, values.high + whole  # the part behind the point is cut off, and high itself is allowed
+    number = math.exp(random.uniform(math.log(low), math.log(high))) if values.log else random.uniform(low, high)
+    rounded = int(number // 1) if whole else float(f"{number:.4g}")
+    return min(max(rounded, values.low), values.high)

@@ -1,0 +1,278 @@
+"""From a config to a finished run, and from an interrupted run to a finished one."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import jax
+import msgspec
+import numpy as np
+
+from stein import __version__, evaluate, hooks, train
+from stein.ensembles import State
+from stein.runs import configs, dataset, more_steps, sizes
+from stein.runs.build import STREAM, Parts, assemble, batch_key, in_units
+from stein.runs.card import card
+from stein.runs.environment import IDENTITY, environment, precision
+from stein.runs.folder import RunFolder
+from stein.runs.schema import Config
+from stein.runs.signals import StoppedError
+from stein.storage import checkpoint, documents, durable
+from stein.storage.untrusted import CheckpointError
+
+Say = Callable[[str], None]
+
+
+def start(
+    config: Config, folder: RunFolder, requests: list[int], show: bool, warn: Say, say: Say = lambda line: None
+) -> None:
+    """Train from the beginning in a new directory, whose lock the caller holds.
+
+    Args:
+        requests: signals received so far (:func:`stein.runs.signals.requests`); one of them ends the run.
+        show: draw a progress bar.
+        warn: called with one line for everything that the user should know and that does not end the run.
+        say: called with one line about what is learned from what.
+    """
+    with precision(config):
+        parts = assemble(config)  # before anything is written: bad data leaves no run behind
+        for words in sizes.warnings(parts.data.train.x, parts.data.train.y):
+            warn(words)
+        _announce(parts, warn, say)
+        durable.sweep(folder.path)
+        documents.write_json(folder.environment, environment())
+        documents.write_json(folder.data, parts.data.facts)
+        durable.replace(folder.config, configs.dump(config).encode())
+        _Training(config, folder, parts, requests, show, warn).go_on()
+
+
+def resume(
+    folder: RunFolder,
+    requests: list[int],
+    show: bool,
+    warn: Say,
+    say: Say = lambda line: None,
+    allow_changed_data: bool = False,
+    steps: int | None = None,
+) -> None:
+    """Go on with a run, whose lock the caller holds, from its last good checkpoint.
+
+    Args:
+        allow_changed_data: go on with other data than the run began with, and warn; else they are a ``ValueError``.
+        steps: the new total of its training steps; a finished run goes on too.
+    """
+    for place in (folder.path, folder.checkpoints):
+        durable.sweep(place)
+    config = configs.load_run(folder.config) if steps is None else more_steps.check(folder, steps)
+    with precision(config):
+        before, now = documents.read_json(folder.environment), environment()
+        for name in IDENTITY:
+            if before.get(name) != now[name]:
+                warn(f"{name} was {before.get(name)} and is {now[name]}: the run goes on, the same to rounding only")
+        changed = dataset.changed_data(str(folder), allow_changed_data, warn)
+        parts = assemble(config, documents.read_json(folder.data), changed)
+        _announce(parts, warn, say)
+        if steps is not None:  # only now: data that is refused leaves a finished run finished
+            more_steps.allow(folder, config, warn)
+        if allow_changed_data:
+            documents.write_json(folder.data, parts.data.facts)
+        _Training(config, folder, parts, requests, show, warn).go_on()
+
+
+def _announce(parts: Parts, warn: Say, say: Say) -> None:
+    say(dataset.describe(parts.data))
+    for note in parts.data.notes:
+        warn(note)
+
+
+class _Facts(msgspec.Struct, forbid_unknown_fields=True):
+    """What a checkpoint's manifest says about its run; ``batches`` is how the key of its batches is derived."""
+
+    config: str
+    metrics_bytes: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+    batches: Annotated[int, msgspec.Meta(ge=1, le=STREAM)] = 1
+
+
+@dataclasses.dataclass
+class _Training:
+    config: Config
+    folder: RunFolder
+    parts: Parts
+    requests: list[int]
+    show: bool
+    warn: Say
+    stream: int = STREAM
+
+    def go_on(self) -> None:
+        """Train from the last good checkpoint, or from the beginning, to the end."""
+        state, rows = self._where_it_was()
+        section = self.config.train
+        if int(state.step) < section.steps:
+            if self._is_early_enough(rows):
+                self.warn(f"train.early_stop = {section.early_stop} ends the run at step {int(state.step)}")
+            else:
+                state = self._train(state, rows)
+        self._finish(state)
+
+    def _where_it_was(self) -> tuple[State, list[dict[str, Any]]]:
+        key, n = jax.random.key(self.config.train.seed), self.config.method.particles
+        first = jax.jit(lambda key: self.parts.algorithm.init(key, n))
+        like = jax.eval_shape(first, key)
+        found = checkpoint.newest(self.folder.checkpoints, like, self.warn)
+        if found is None:
+            state, length = first(key), 0
+        else:
+            state, saved, path = found
+            try:
+                facts = msgspec.convert(saved, _Facts)
+            except msgspec.ValidationError as error:
+                raise CheckpointError(f"{path}: not a checkpoint of a run: {error}") from error
+            length = facts.metrics_bytes
+            if facts.config not in more_steps.fingerprints(self.folder, self.config):
+                raise ValueError(
+                    f"{self.folder}: config.toml is not the one that the checkpoint was made with; undo the change, or "
+                    "start another run (`stein resume --steps N` alone may change train.steps)"
+                )
+            if facts.batches != self.stream:  # a run goes on with the batches that it began with
+                self.stream = facts.batches
+                key = batch_key(self.config.train.seed, self.stream)
+                self.parts = self.parts._replace(batches=self.parts.batches.with_key(key))
+        if self.folder.cut_log(length) < length:
+            self.warn(f"{self.folder.log}: lines are missing at its end; the run goes on without them")
+        return state, self.folder.rows()
+
+    @property
+    def _metric(self) -> str:
+        """What early stopping and the best checkpoint go by, the lower the better; older runs have one part only."""
+        return "test_nll" if self.parts.data.validation is None else "validation_nll"
+
+    def _is_early_enough(self, rows: list[dict[str, Any]]) -> bool:
+        patience, metric = self.config.train.early_stop, self._metric
+        return bool(patience) and hooks.has_stalled([row[metric] for row in rows if metric in row], patience)
+
+    def _train(self, state: State, rows: list[dict[str, Any]]) -> State:
+        config, start = self.config, int(state.step)
+        log = hooks.Log(self.folder.log, self.warn)
+        saver = self._saver(log, rows)
+        with contextlib.ExitStack() as stack:
+            called: list[train.Hook] = [*self._measures(), log, *self._trackers(stack, start), self._pulse(start), saver]
+            if config.train.early_stop:
+                called.append(hooks.early_stopping(config.train.early_stop, self._metric, rows))
+            called.append(lambda moment: bool(self.requests))
+            state, _ = train.run(
+                self.parts.algorithm,
+                state,
+                self.parts.batches,
+                config.train.steps - start,
+                # Hooks count on multiples, also where a run goes on between two of them.
+                chunk=lambda step: config.train.log_every - step % config.train.log_every,
+                hooks=called,
+                min_alive=config.train.min_alive,
+            )
+        saver.save(state)
+        if self.requests and int(state.step) < config.train.steps:
+            raise StoppedError(
+                f"stopped at step {int(state.step)} of {config.train.steps} and saved; "
+                f"`stein resume {self.folder}` goes on",
+                self.requests[0],
+            )
+        return state
+
+    def _saver(self, log: hooks.Log, rows: list[dict[str, Any]]) -> hooks.Checkpoints:
+        section = self.config.checkpoints
+
+        def facts() -> dict[str, Any]:
+            size = log.write()
+            durable.sync(log.path)  # before the manifest that relies on it
+            return msgspec.to_builtins(_Facts(configs.fingerprint(self.config), size, self.stream))
+
+        best = self._metric if section.best else None
+        return hooks.Checkpoints(
+            self.folder.checkpoints, section.every, section.keep, best=best, facts=facts, past=rows, warn=self.warn
+        )
+
+    def _measures(self) -> list[train.Hook]:
+        """The hooks whose numbers go into the log."""
+        measures: list[train.Hook] = [hooks.members(), self._in_units()]
+        if self.config.tracking.diagnostics:
+            measures.append(hooks.diagnostics(self.parts.algorithm, self.parts.batches, self.warn))
+        return [*measures, hooks.evaluation(self._evaluation(), self.config.evaluation.every)]
+
+    def _trackers(self, stack: contextlib.ExitStack, start: int) -> list[train.Hook]:
+        """The hooks that show the numbers to somebody."""
+        section = self.config.tracking
+        name = documents.read_json(self.folder.environment).get("run", self.folder.path.name)
+        words = {f"{s}.{k}": v for s, keys in msgspec.to_builtins(self.config).items() for k, v in keys.items()}
+        trackers: list[train.Hook] = []
+        if section.tensorboard:
+            trackers.append(stack.enter_context(hooks.tensorboard(self.folder.board, start, self.warn)))
+        if section.mlflow:
+            trackers.append(stack.enter_context(hooks.mlflow(section.mlflow, name, words)))
+        if section.wandb:
+            trackers.append(stack.enter_context(hooks.wandb(section.wandb, name, words)))
+        return [*trackers, stack.enter_context(hooks.progress(self.show, start))]
+
+    def _evaluation(self) -> Callable[[State], dict[str, float]]:
+        """The test part and the validation part, in the units of the targets."""
+        loaded = self.parts.data
+        suites = {
+            name: evaluate.held_out(
+                self.parts.model, self.parts.likelihood, part.x, loaded.raw_targets(part.y), in_units(loaded)
+            )
+            for name, part in (("validation", loaded.validation), ("test", loaded.test))
+            if part is not None
+        }
+
+        def scores(state: State) -> dict[str, float]:
+            return {
+                f"{name}_{metric.removeprefix('test_')}": value
+                for name, suite in suites.items()
+                for metric, value in suite(state).items()
+            }
+
+        return scores
+
+    def _in_units(self) -> train.Hook:
+        """Densities of standardised targets, per unit of the targets themselves."""
+        units = self.parts.data.units
+        shift = 0.0 if units is None else float(np.log(units.scale).sum())
+
+        def hook(moment: train.Moment) -> dict[str, Any]:
+            of_all, members = (moment.metrics[name] for name in ("log_likelihood", "log_likelihood_members"))
+            in_units = [None if value is None else value - shift for value in members]
+            return {"log_likelihood": of_all - shift, "log_likelihood_members": in_units}
+
+        return hook
+
+    def _pulse(self, start: int) -> train.Hook:
+        """Step and speed for `stein status`, once a second."""
+        clock, last = hooks.Stopwatch(start), 0.0
+
+        def hook(moment: train.Moment) -> None:
+            nonlocal last
+            speed = clock.speed(moment.step)
+            if time.monotonic() - last > 1 or moment.step == moment.last_step:
+                last = time.monotonic()
+                self.folder.write_progress(step=moment.step, speed=speed, time=time.time())
+
+        return hook
+
+    def _finish(self, state: State) -> None:
+        """The ensemble in one file, its card, and last the numbers that say that the run is over."""
+        config, loaded = self.config, self.parts.data
+        alive = np.flatnonzero(np.asarray(state.alive)).tolist()
+        about = {
+            "version": __version__,
+            "config": msgspec.to_builtins(config),
+            "alive": alive,
+            "likelihood": self.parts.likelihood.name,
+            **loaded.description(),
+        }
+        checkpoint.export(self.folder.ensemble, state.particles, about)
+        numbers = {name: value for name, value in self.folder.last_row().items() if isinstance(value, (int, float))}
+        durable.replace(self.folder.card, card(config, self.parts, numbers, alive).encode())
+        method = {"method": config.method.name, "stochastic": config.method.stochastic}
+        numbers |= dataset.baseline(loaded)
+        documents.write_json(self.folder.numbers, method | {"steps": int(state.step)} | numbers)

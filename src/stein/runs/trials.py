@@ -1,0 +1,122 @@
+"""A search carried out: every trial a run that can be resumed, the best one a config that is ready to be trained.
+
+::
+
+    trials/007/    a run directory; with failed.json where too many members died; not for committing
+    sweep.json     a list: settings, status, numbers on held-out points and seconds of each trial
+    sweep.md       the same as a table, the best first
+    best.toml      the config of the best trial, for `stein train`
+    sweep.png      the metric against each key
+"""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stein.runs import configs
+from stein.runs.folder import RunFolder
+from stein.storage import documents
+from stein.datasets.fetch import Progress
+from stein.runs.pool import make_missing, seconds, trained
+from stein.runs.search import Plan, Trial
+from stein.report import plots
+from stein.train import ParticlesDiedError
+
+# What the numbers are of, by whether there are test points that no trial has looked at.
+NOTES = {
+    True: "`test_*` are of training images held out for the choice; no trial has read the test images.",
+    False: "`validation_*` are of training points held out for the choice; the test points had no part in it.",
+}
+
+
+def make(folder: Path, trials: Sequence[Trial], workers: int, begin: Progress) -> None:
+    """Train what is neither finished nor failed yet, in so many processes; with one, its progress bar is shown."""
+    missing = {trial.place(folder): trial for trial in trials if _status(trial.place(folder)) == "missing"}
+    steps = sum(trial.config.train.steps for trial in missing.values())
+    make_missing(partial(make_trial, folder), missing, steps, workers, begin)
+
+
+def make_trial(folder: Path, trial: Trial, show: bool = False) -> None:
+    """Train one trial to its end, from wherever it was. One whose members die has an end too."""
+    place = trial.place(folder)
+    try:
+        with trained(trial.config, place, show):
+            pass
+    except ParticlesDiedError as error:
+        documents.write_json(RunFolder(place).failure, {"reason": str(error)})
+
+
+def write(folder: Path, plan: Plan, command: str) -> dict[str, Any]:
+    """sweep.json, sweep.md, best.toml and sweep.png of trials that all have ended; returns the best trial's row."""
+    found = [_row(folder, trial, plan.metric) for trial in plan.trials]
+    documents.write_text(folder / "sweep.json", json.dumps(found, indent=1))
+    metric, sign = plan.metric, plan.search.sign
+    judged = sorted(  # of equals the first
+        (row for row in found if metric in row["metrics"]), key=lambda row: sign * row["metrics"][metric]
+    )
+    rest = [row for row in found if row not in judged]
+    documents.write_text(folder / "sweep.md", markdown([*judged, *rest], plan, command))
+    if not judged:
+        raise RuntimeError(f"no trial has a finite {metric}; {folder / 'sweep.json'} says how they ended")
+    config = plan.trials[int(judged[0]["trial"])].config
+    section = msgspec.structs.replace(config.data, validate=False)
+    if not plan.unseen and not section.split_column:  # all of the training points again
+        section = msgspec.structs.replace(section, validation_fraction="auto")
+    config = msgspec.structs.replace(config, data=section)
+    documents.write_text(
+        folder / "best.toml",
+        f"# Trial {judged[0]['trial']} of {command}, the best of {len(found)}.\n\n{configs.dump(config)}",
+    )
+    values = [row["metrics"].get(metric) for row in found]
+    figure = plots.search([row["settings"] for row in found], values, metric, best=int(judged[0]["trial"]))
+    documents.write_figure(folder / "sweep.png", figure, dpi=130)
+    return judged[0]
+
+
+def markdown(rows: Sequence[dict[str, Any]], plan: Plan, command: str) -> str:
+    """A table in the order of ``rows``."""
+    metric, keys = plan.metric, list(plan.trials[0].settings)
+    others = sorted({name for row in rows for name in row["metrics"]} - {metric})
+    failed = sum(row["status"] == "failed" for row in rows)
+    lines = [
+        f"`{command}`: {len(rows)} trials, {failed} failed, the best {metric} first.",
+        NOTES[plan.unseen],
+        "",
+        f"| trial | {' | '.join(keys)} | {' | '.join([metric, *others])} | seconds |",
+        "|---" * (len(keys) + len(others) + 3) + "|",
+    ]
+    for row in rows:
+        numbers = [
+            f"{row['metrics'][name]:.4f}" if name in row["metrics"] else row["status"] for name in [metric, *others]
+        ]
+        settings = [_shown(value) for value in row["settings"].values()]
+        lines.append(f"| {row['trial']} | {' | '.join(settings)} | {' | '.join(numbers)} | {row['seconds']:.0f} |")
+    return "\n".join(lines)
+
+
+def _row(folder: Path, trial: Trial, metric: str) -> dict[str, Any]:
+    place = trial.place(folder)
+    run = RunFolder(place)
+    numbers = documents.read_json(run.numbers)
+    part = metric.partition("_")[0]
+    row = {
+        "trial": trial.name,
+        "settings": trial.settings,
+        "status": _status(place),
+        "metrics": {name: value for name, value in numbers.items() if name.startswith(f"{part}_")},
+        "seconds": seconds(place),
+    }
+    return row | documents.read_json(run.failure)
+
+
+def _status(place: Path) -> str:
+    state = RunFolder(place).state
+    return state if state in ("finished", "failed") else "missing"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,313 @@
+"""Checkpoints: a whole state on disk, which is loaded bit for bit or refused.
+
+A checkpoint is a directory ``step-00001200`` with three safetensors files and ``manifest.json``, which holds the size
+and SHA-256 of each of them and of itself. It appears under its name only when it is complete and on the disk
+(:mod:`stein.storage.durable`), and is read as if a stranger had written it (:mod:`stein.storage.untrusted`).
+"""
+
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import msgspec
+import numpy as np
+import safetensors.numpy
+
+from stein import __version__
+from stein.storage import durable, untrusted
+from stein.storage.untrusted import CheckpointError, DamagedError
+
+FORMAT_VERSION = 2  # since 2 the facts of a run say how the key of its batches is derived; the files are as in 1
+MANIFEST = "manifest.json"
+FILES = {
+    "particles.safetensors": ("particles",),
+    "opt.safetensors": ("opt_state", "memory"),
+    "rng.safetensors": ("key", "step", "ids", "alive"),
+}
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    size: Annotated[int, msgspec.Meta(ge=0)]
+    sha256: str
+    tensors: dict[str, str]
+
+
+class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """Formats 1 and 2. In every format the first two fields and the signature stay as they are."""
+
+    format_version: Annotated[int, msgspec.Meta(ge=1)]
+    written_by: str
+    step: Annotated[int, msgspec.Meta(ge=0)]
+    files: dict[str, _File]
+    generators: dict[str, str]
+    versions: dict[str, str]
+    facts: dict[str, Any]
+    sha256: str
+
+
+def name_of(step: int) -> str:
+    """The name of a step's directory."""
+    return f"step-{step:08d}"
+
+
+def save(folder: Path, state: Any, facts: Mapping[str, Any] = {}) -> Path:
+    """Write the state to ``folder/step-XXXXXXXX``; an intact checkpoint of that step is left as it is.
+
+    Args:
+        facts: whatever else belongs to the state, as JSON: a hash of the config, the length of a log.
+
+    Returns:
+        The checkpoint's path; it is on the disk.
+    """
+    generators: dict[str, str] = {}
+    arrays = _on_host(_plain(state, generators))
+    path = folder / name_of(int(arrays["step"]))
+    if path.exists():
+        try:
+            verify(path)
+            return path
+        except DamagedError:
+            pass  # a run that fell back to an earlier step passes here again
+    contents = {file: safetensors.numpy.save(_part(file, arrays)) for file in FILES}
+    try:
+        facts = json.loads(json.dumps(dict(facts), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"facts: not JSON: {error}") from error
+    manifest = _signed(
+        {
+            "format_version": FORMAT_VERSION,
+            "written_by": __version__,
+            "step": int(arrays["step"]),
+            "files": {
+                file: {"size": len(data), "sha256": _sha256(data), "tensors": untrusted.described(_part(file, arrays))}
+                for file, data in contents.items()
+            },
+            "generators": generators,
+            "versions": {
+                "jax": jax.__version__,
+                "jaxlib": jaxlib.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "facts": facts,
+        }
+    )
+    if len(manifest) > untrusted.MAX_JSON or manifest.count(b"{") > untrusted.MAX_OBJECTS:
+        raise ValueError(
+            f"{path / MANIFEST}: {len(manifest)} bytes, {untrusted.MAX_JSON} are allowed; too many leaves or facts"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    durable.sync(folder.parent)
+    if path.exists():
+        durable.remove(path)
+    with durable.new_folder(path) as temporary:
+        for file, data in contents.items():
+            durable.write(temporary / file, data)
+        durable.write(temporary / MANIFEST, manifest)
+    return path
+
+
+def load(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
+    """Verify a checkpoint, and build the state from it.
+
+    Args:
+        like: a state of the same config, or only its shapes: ``jax.eval_shape(algorithm.init, key, n)``.
+
+    Returns:
+        The state, and the facts saved with it.
+    """
+    generators: dict[str, str] = {}
+    expected = jax.eval_shape(lambda state: _plain(state, generators), like)
+    manifest = read_manifest(path)
+    for file, saved in manifest["files"].items():  # before all else: the size of a wrong config's files is no damage
+        untrusted.check_described(path / MANIFEST, saved["tensors"], untrusted.described(_part(file, expected)))
+    if manifest["generators"] != generators:
+        theirs = untrusted.shown(str(manifest["generators"]))
+        raise CheckpointError(
+            f"{path / MANIFEST}: random keys of {theirs}, here {generators}; set JAX_DEFAULT_PRNG_IMPL"
+        )
+    arrays: dict[str, Any] = {}
+    for file, saved in manifest["files"].items():
+        wanted = _part(file, expected)
+        data = untrusted.read(path / file, untrusted.largest(wanted), saved["size"])
+        if _sha256(data) != saved["sha256"]:
+            raise DamagedError(path / file, "its SHA-256 is not the one in the manifest")
+        arrays |= untrusted.tensors(path / file, data, wanted)[0]
+    if int(arrays["step"]) != manifest["step"]:
+        raise DamagedError(path / MANIFEST, f"it says step {manifest['step']}, the state says {arrays['step']}")
+    for name, generator in generators.items():
+        arrays[name] = jax.random.wrap_key_data(arrays[name], impl=generator)
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in _named(like)]), manifest["facts"]
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest alone, verified; the tensors are not read."""
+    where = path / MANIFEST
+    if path.is_symlink() or not path.is_dir():
+        raise DamagedError(path, "not a directory")
+    raw = untrusted.read(where, untrusted.MAX_JSON)
+    manifest = untrusted.json_object(where, raw)
+    try:
+        intact = _signed({key: value for key, value in manifest.items() if key != "sha256"}) == raw
+    except (ValueError, RecursionError):
+        intact = False
+    if not intact:
+        raise DamagedError(where, "its SHA-256 is not the one in it")
+    version, writer = manifest.get("format_version"), untrusted.shown(str(manifest.get("written_by")))
+    if type(version) is int and version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{where}: written by stein {writer} (format {untrusted.shown(str(version))}), this is stein "
+            f"{__version__}, which reads format {FORMAT_VERSION}; upgrade stein"
+        )
+    untrusted.convert(where, manifest, _Manifest)
+    if manifest["files"].keys() != FILES.keys():
+        raise DamagedError(where, f"it does not list exactly {', '.join(FILES)}")
+    if path.name.startswith("step-") and path.name != name_of(manifest["step"]):
+        raise DamagedError(where, f"it says step {manifest['step']}, the directory another")
+    return manifest
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """Compare every file with the manifest, without a config and whatever the tensors are. Returns the manifest."""
+    manifest = read_manifest(path)
+    for file, saved in manifest["files"].items():
+        with untrusted.opened(path / file, saved["size"], saved["size"]) as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        if digest != saved["sha256"]:
+            raise DamagedError(path / file, "its SHA-256 is not the one in the manifest")
+    return manifest
+
+
+def steps(folder: Path) -> list[Path]:
+    """The checkpoints in a directory, good or damaged, newest first."""
+    named = [path for path in folder.glob("step-*") if re.fullmatch(r"step-[0-9]{8,18}", path.name)]
+    found = [path for path in named if path.is_dir() and not path.is_symlink()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+
+
+def newest(folder: Path, like: Any, warn: Callable[[str], None]) -> tuple[Any, dict[str, Any], Path] | None:
+    """The newest good checkpoint: its state, its facts and its path. ``None`` if there is none, good or damaged.
+
+    Args:
+        warn: told in one line of each damaged checkpoint that is passed over.
+    """
+    damaged: list[DamagedError] = []
+    for path in steps(folder):
+        try:
+            state, facts = load(path, like)
+        except DamagedError as error:
+            damaged.append(error)
+        else:
+            for worse in damaged:
+                warn(f"{worse.file} is damaged ({worse.why}); falling back")
+            return state, facts, path
+    if damaged:
+        raise damaged[0]
+    return None
+
+
+def prune(folder: Path, keep: int, best: Path | None = None, good: Path | None = None) -> None:
+    """Delete all but the newest ``keep`` checkpoints, the ``best`` one and, whatever happens, the newest good one.
+
+    Args:
+        good: one that is known to be good, such as the one just saved; unless given, files are read to find it.
+    """
+    found = steps(folder)
+    spared = {path.name for path in [*found[:keep], best, good or next(filter(_is_good, found), None)] if path}
+    for path in found:
+        if path.name not in spared:
+            durable.remove(path)
+
+
+def export(path: Path, particles: Any, about: Mapping[str, Any]) -> None:
+    """The particles alone in one safetensors file, which other tools read too.
+
+    Its header has one entry, ``stein``: ``about`` as JSON, with a digest of it and of the particles. (safetensors
+    writes several entries in random order, and equal runs shall have equal files.)
+    """
+    arrays = _on_host(_named(particles, "particles"))
+    signed = {**about, "sha256": _digest(arrays, about)}
+    durable.replace(path, safetensors.numpy.save(arrays, metadata={"stein": json.dumps(signed)}))
+
+
+def load_export(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
+    """Particles with the structure, shapes and dtypes of ``like``, and what the file says about them.
+
+    A file whose digest does not fit is a :class:`DamagedError`; files of stein 0.1 have none.
+    """
+    expected = _named(like, "particles")
+    arrays, metadata = untrusted.tensors(path, untrusted.read(path, untrusted.largest(expected)), expected)
+    about = _about(path, metadata)
+    if "sha256" in about and about.pop("sha256") != _digest(arrays, about):
+        raise DamagedError(path, "its SHA-256 is not the one in its header")
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected]), about
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What the file of an ensemble says about it; the particles are not read, and nothing is verified."""
+    return _about(path, untrusted.metadata(path))
+
+
+def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    return untrusted.json_object(path, metadata.get("stein", "").encode())
+
+
+def _digest(arrays: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    """SHA-256 of the description and of every array, in the order of their names."""
+    total = hashlib.sha256(json.dumps(json.loads(json.dumps(about)), sort_keys=True).encode())
+    for name in sorted(arrays):
+        total.update(name.encode())
+        total.update(np.asarray(arrays[name], order="C").tobytes())
+    return total.hexdigest()
+
+
+def _is_good(path: Path) -> bool:
+    try:
+        verify(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _named(tree: Any, root: str = "") -> dict[str, Any]:
+    """Leaves by the expression that gives them: ``particles[0].weight``."""
+    return {
+        f"{root}{jax.tree_util.keystr(path)}".removeprefix("."): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _plain(state: Any, generators: dict[str, str]) -> dict[str, Any]:
+    """Leaves by name, random keys as the numbers they are made of; the names of their generators go into a dict."""
+    leaves = _named(jax.tree.map(jnp.asarray, state))
+    for name, leaf in leaves.items():
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaves[name], generators[name] = jax.random.key_data(leaf), str(jax.random.key_impl(leaf))
+    return leaves
+
+
+def _on_host(leaves: dict[str, Any]) -> dict[str, np.ndarray]:
+    """In C order: safetensors writes the memory as it lies."""
+    return {name: np.asarray(leaf, order="C") for name, leaf in jax.device_get(leaves).items()}
+
+
+def _part(file: str, leaves: dict[str, Any]) -> dict[str, Any]:
+    """The leaves that belong into a file."""
+    return {name: leaf for name, leaf in leaves.items() if name.startswith(FILES[file])}
+
+
+def _signed(manifest: dict[str, Any]) -> bytes:
+    """The bytes of the manifest file. They are compared as a whole, so that no flipped bit means the same."""
+    digest = _sha256(json.dumps(manifest, allow_nan=False).encode())
+    return json.dumps({**manifest, "sha256": digest}, allow_nan=False, separators=(",\n", ": ")).encode()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

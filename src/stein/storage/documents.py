@@ -1,0 +1,33 @@
+"""Small files of ours: JSON, text and figures, written whole and read without fear."""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stein.storage import durable
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where the file is missing or was cut off by a crash."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    durable.replace(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def write_text(path: Path, text: str) -> None:
+    durable.replace(path, f"{text.rstrip()}\n".encode())
+
+
+def write_figure(path: Path, figure: Any, dpi: int) -> None:
+    """A matplotlib figure as PNG."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=dpi)
+    durable.replace(path, picture.getvalue())

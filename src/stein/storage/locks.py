@@ -1,0 +1,46 @@
+"""One writer per directory. The kernel frees a lock when its holder dies, however that happens: none is stale."""
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class LockedError(ValueError):
+    """Another process writes to this directory."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the only writer in a directory, or fail within a second."""
+    for attempt in range(5):
+        with open(folder / ".lock", "a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if attempt == 4:
+                    file.seek(0)
+                    holder = file.read().strip() or "another process"
+                    raise LockedError(f"{folder}: in use by {holder}; wait for it, or use another --out") from None
+                time.sleep(0.1)  # a reader may have been looking (`is_locked`)
+                continue
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            yield
+            return
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether another process writes to a directory now."""
+    try:
+        with open(folder / ".lock", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
