@@ -55,6 +55,7 @@ def test_a_table_has_its_numbers_and_figures(table: Path) -> None:
     assert f"{found[1]['nll_paper']:.3f}" in (table / "table.tex").read_text()
 
 
+@pytest.mark.long
 def test_calibration_and_corruption_are_those_of_the_tables_ensembles(table: Path, cache: Path) -> None:
     """Sees ensembles that are trained again for another view of them, and numbers of another row or blur."""
     out = table.parent / "curves"
