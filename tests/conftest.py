@@ -63,9 +63,9 @@ def peak_memory() -> int:
 
 @pytest.fixture(autouse=True)
 def _forget_in_time() -> Iterator[None]:
-    """Compiling again costs seconds: only where the worker has come five sixths of the way to the limit."""
+    """Compiling again costs seconds: only where the worker has come three quarters of the way to the limit."""
     yield
-    if memory_now() > MEMORY * 5 / 6:
+    if memory_now() > MEMORY * 3 / 4:
         forget()
 
 

@@ -22,6 +22,7 @@ def phase(task, method, weights=None, **options):
     return state.particles
 
 
+@pytest.mark.long
 def test_only_the_first_phase_of_the_corrected_noise_is_annealed():
     """Sees a sampling phase whose likelihood is weakened, which samples another distribution than the posterior, and
     a first or only phase that has lost the annealing of its task."""

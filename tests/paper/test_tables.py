@@ -32,6 +32,7 @@ def read(out: Path) -> list[dict]:
     return json.loads((out / "table.json").read_text())
 
 
+@pytest.mark.long
 def test_a_table_has_its_numbers_and_figures(table: Path) -> None:
     """Sees a row without a number, members that learned nothing, and unseen digits that were seen."""
     found = read(table)
@@ -55,6 +56,7 @@ def test_a_table_has_its_numbers_and_figures(table: Path) -> None:
     assert f"{found[1]['nll_paper']:.3f}" in (table / "table.tex").read_text()
 
 
+@pytest.mark.long
 def test_calibration_and_corruption_are_those_of_the_tables_ensembles(table: Path, cache: Path) -> None:
     """Sees ensembles that are trained again for another view of them, and numbers of another row or blur."""
     out = table.parent / "curves"
@@ -73,6 +75,7 @@ def test_calibration_and_corruption_are_those_of_the_tables_ensembles(table: Pat
             assert any(f" {found[number]:.{digits}f} |" in line for line in lines)
 
 
+@pytest.mark.long
 def test_a_cell_of_other_settings_is_not_taken_for_this_one(table: Path, cache: Path) -> None:
     """Sees a half-trained cell that is resumed with its old settings and shown under the new ones' name."""
     out = table.parent / "changed"

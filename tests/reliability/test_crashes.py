@@ -38,7 +38,7 @@ def test_kills_do_not_change_a_byte(
 
 
 @pytest.mark.parametrize("place", [
-    pytest.param(p, marks=() if p == "metrics.json.half" else pytest.mark.long) for p in runs.LAST_FAILPOINTS
+    pytest.param(p, marks=pytest.mark.long) for p in runs.LAST_FAILPOINTS
 ])  # fmt: skip
 def test_killed_while_it_writes_its_results(place: str, config: Path, tmp_path: Path, cache: Path) -> None:
     """Sees a run that counts as finished before its files are whole, or never does."""

@@ -63,6 +63,7 @@ def test_the_environment_does_not_change_a_byte(
     assert (again.returncode, "is finished" in again.stdout) == (0, True)
 
 
+@pytest.mark.long
 def test_trackers_do_not_change_a_byte(config: Path, usual: dict[str, str], tmp_path: Path, cache: Path) -> None:
     """R16 with everything off. Sees a hook that draws random numbers or touches the state."""
     run = tmp_path / "run"
