@@ -60,7 +60,8 @@ def in_chunks(
     """
     particles, numbers = _asked(members, all_members)
     x = np.asarray(inputs.batch(x))
-    chunk = chunk or (CHUNK if x.ndim == 2 else IMAGE_CHUNK)
+    if chunk is None:
+        chunk = CHUNK if x.ndim == 2 else IMAGE_CHUNK
     inputs.whole(1, chunk=chunk)
     size = max(1, min(chunk, len(x)))
     one = jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype)

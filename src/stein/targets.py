@@ -264,7 +264,8 @@ def _extra_points(measurement: Measurement, key: Key, like: Array) -> Array:
         return like[:0]
     extra = measurement.extra
     if callable(extra):
-        extra = extra(key, like) if len(inspect.signature(extra).parameters) > 1 else extra(key)
+        needed = [p for p in inspect.signature(extra).parameters.values() if p.default is p.empty]
+        extra = extra(key, like) if len(needed) > 1 else extra(key)
     return jnp.asarray(extra, like.dtype)
 
 

@@ -45,14 +45,11 @@ Hook = Callable[[Moment], Mapping[str, Any] | bool | None]
 """Called between chunks, in order. Numbers that it returns are in the ``metrics`` of the hooks after it: those that
 measure come first, those that report after them. ``True`` ends the run. :mod:`stein.hooks` has the usual ones."""
 
-Data = Batches | Iterable[Any] | Callable[[int], Any] | None
-"""Where batches come from, see :func:`run`."""
-
 
 def run(
     algorithm: Algorithm,
     state: State,
-    batches: Data,
+    batches: Any,
     steps: int,
     *,
     chunk: int | Callable[[int], int] = 1000,
@@ -125,7 +122,7 @@ def _call(hooks: Sequence[Hook], moment: Moment) -> bool:
     return ends
 
 
-def _advancer(algorithm: Algorithm, batches: Data) -> Callable[[State, int, int], tuple[State, Info]]:
+def _advancer(algorithm: Algorithm, batches: Any) -> Callable[[State, int, int], tuple[State, Info]]:
     """A function of a state, its step and a number of steps to take, for any kind of data."""
     if batches is None or isinstance(batches, Batches):
         if batches is not None:
@@ -159,12 +156,15 @@ def as_batch(given: Any) -> Batch:
     if isinstance(given, Batch):
         return given
     if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise ValueError(f"a batch is of type {type(given).__name__}: must be a types.Batch or a pair (x, y)")
+        raise ValueError(
+            f"a batch is of type {type(given).__name__}: must be a types.Batch or a pair "
+            "(x, y); data.Batches(x, y) makes batches from arrays"
+        )
     x, y = (jnp.asarray(inputs.array(name, values)) for name, values in zip("xy", given, strict=True))
     return Batch(x, y)
 
 
-def _following(batches: Iterable[Any]) -> Callable[[int], Any]:
+def _following(batches: Any) -> Callable[[int], Any]:
     """The next batch at every call, from the beginning again where the iterable can be started twice."""
     if not isinstance(batches, Iterable):
         raise ValueError(

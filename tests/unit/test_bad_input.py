@@ -71,7 +71,7 @@ CASES = {
     "noise = 'choleski': one of cholesky": lambda: rules.make("w-svgd", stochastic=True, noise="choleski"),
     "repulsion = 'global': 'exact' or 'local'": lambda: rules.make("fw-svgd", repulsion="global"),
     "w-svgd has no functional repulsion": lambda: rules.make("w-svgd", repulsion="exact"),
-    "with noise only 'exact'": lambda: rules.make("fw-svgd", stochastic=True, repulsion="local"),
+    "with noise only exact": lambda: rules.make("fw-svgd", stochastic=True, repulsion="local"),
     "noise_place = 'outside'": lambda: build("sgld", REGRESSION, noise_place="outside"),
     "needs a kernel in closed form": lambda: build(
         "fw-svgd",

@@ -30,15 +30,15 @@ ROWS = """
 # The rooms of `runs`, likewise.
 RUNS = """
 9 trials
-8 pool
+8 pool run
 7 assess
-6 run
+6 exported
 5 training
 4 card
 3 build environment more_steps status search
 2 configs dataset
-1 conflicts folder record images
-0 schema kinds sizes signals
+1 conflicts folder kinds record images
+0 schema sizes signals
 """
 
 PURE_UP_TO_ROW = 8
@@ -54,6 +54,7 @@ PURE_IMPORTS = {
         "difflib",
         "enum",
         "functools",
+        "importlib",
         "inspect",
         "itertools",
         "math",

@@ -179,7 +179,7 @@ def test_a_full_disk_is_told_once_by_the_log(tmp_path, monkeypatch):
     log(moment(1))
     for first in (2, 30):
         with monkeypatch.context() as patched:
-            patched.setattr(hooks.durable, "append", full)
+            patched.setattr(hooks.records.durable, "append", full)
             for step in range(first, first + 20):
                 log(moment(step))
         assert told.pop() == (f"step {first} not logged (No space left on device); trying again at every step logged")

@@ -1,5 +1,6 @@
 """What an ensemble predicts, against SciPy, by simulation and by hand."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -102,7 +103,7 @@ def test_a_likelihood_predicts_what_it_is_the_likelihood_of(likelihood):
     """The density of the prediction is that of training. Catches log sigma among the means, and a lost sigma."""
     outputs = RANDOM.normal(size=(3, 5, 2))
     y = RANDOM.normal(size=(5, 2 - likelihood.extra_outputs))
-    members = np.stack([np.asarray(likelihood.log_prob(each, y)) for each in outputs])
+    members = np.stack([np.asarray(likelihood.log_prob(jnp.asarray(each), jnp.asarray(y))) for each in outputs])
     scores = likelihood.predictive(outputs).scores(y)
     assert scores["nll_members"] == pytest.approx(-members.mean(), rel=1e-9)
     assert scores["nll"] == pytest.approx(-np.log(np.exp(members).mean(axis=0)).mean(), rel=1e-9)
@@ -111,5 +112,5 @@ def test_a_likelihood_predicts_what_it_is_the_likelihood_of(likelihood):
 def test_a_classifier_predicts_what_it_is_the_likelihood_of():
     outputs, y = RANDOM.normal(size=(3, 5, 4)), RANDOM.integers(0, 4, 5)
     likelihood = likelihoods.categorical()
-    members = np.stack([np.asarray(likelihood.log_prob(each, y)) for each in outputs])
+    members = np.stack([np.asarray(likelihood.log_prob(jnp.asarray(each), jnp.asarray(y))) for each in outputs])
     assert likelihood.predictive(outputs).scores(y)["nll_members"] == pytest.approx(-members.mean(), rel=1e-9)

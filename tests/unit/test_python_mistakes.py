@@ -75,7 +75,9 @@ MISTAKES = {
     "min_alive = 50: must be between 0 and 1": lambda: learn(TARGET, X, Y, min_alive=50),
     "size = 8.0: must be a whole number": lambda: data.Batches(X, Y, 8.0, KEY),
     "draws = 1.5: must be a whole number": lambda: samples.collect(None, STATE, None, burn_in=0, draws=1.5),
-    "batches is of type tuple: must be data.Batches(x, y)": lambda: train.run(build("de", TARGET), STATE, (X, Y), 1),
+    "a batch is of type ndarray: must be a types.Batch or a pair (x, y); data.Batches(x, y) makes": lambda: train.run(
+        build("de", TARGET), STATE, (X, Y), 1
+    ),
     # data for training
     "x has shape (90,): must have a row for each point": lambda: learn(TARGET, X[:, 0], Y),
     "x has shape (90, 2): the model does not take it": lambda: learn(TARGET, np.concatenate([X, X], axis=1), Y),

@@ -177,11 +177,11 @@ def predict(
     _use_threads(threads)
     with terminal.status("Importing JAX"):
         from stein.runs.environment import use_compilation_cache
-        from stein.runs.run import Run
+        from stein.runs.exported import Exported
     if cache:
         use_compilation_cache()
     with terminal.status("Predicting"):
-        finished = Run(run)
+        finished = Exported(run)
         rows = finished.write_predictions(finished.read(file), out, coverage)
     print(f"{out}: {rows} predictions of {finished.target!r}")
 

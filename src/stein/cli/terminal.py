@@ -4,9 +4,10 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stein.datasets.fetch import Progress
+if TYPE_CHECKING:
+    from stein.datasets.fetch import Progress
 
 
 def show(renderable: Any) -> None:
@@ -27,7 +28,7 @@ def status(message: str) -> Any:
 
 
 @contextlib.contextmanager
-def bars(every: float = 5.0) -> Iterator[Progress]:
+def bars(every: float = 5.0) -> "Iterator[Progress]":
     """Progress on stderr: bars on a terminal, elsewhere a line about all that is under way every few seconds."""
     from rich import progress
     from rich.console import Console
@@ -53,7 +54,7 @@ def bars(every: float = 5.0) -> Iterator[Progress]:
 
 
 @contextlib.contextmanager
-def _lines(every: float) -> Iterator[Progress]:
+def _lines(every: float) -> "Iterator[Progress]":
     """A thread prints, so that a line also comes while something compiles and reports nothing."""
     under_way: dict[str, float] = {}
     over = threading.Event()

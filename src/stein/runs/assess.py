@@ -13,11 +13,10 @@ import numpy as np
 
 from stein import data, evaluate, metrics, report
 from stein.data import corruptions, files
-from stein.predictions import ClassPrediction, RegressionPrediction
 from stein.runs import configs, dataset, images
 from stein.runs.dataset import Loaded
+from stein.runs.exported import Exported
 from stein.runs.folder import RunFolder
-from stein.runs.run import Run
 from stein.runs.schema import IMAGES, Data
 from stein.runs.training import Say
 from stein.storage import documents, durable
@@ -34,13 +33,13 @@ SHOWN = (
 )
 
 
-def load(folder: RunFolder, allow_changed_data: bool = False, warn: Say = warnings.warn) -> tuple[Run, Loaded]:
+def load(folder: RunFolder, allow_changed_data: bool = False, warn: Say = warnings.warn) -> tuple[Exported, Loaded]:
     """A finished run, and its data.
 
     Args:
         allow_changed_data: take data that changed after training, with the classes and scales of training, and warn.
     """
-    run = Run(folder)
+    run = Exported(folder)
     changed = dataset.changed_data(str(folder), allow_changed_data, warn)
     loaded = dataset.load(configs.load_run(folder.config), documents.read_json(folder.data), changed)
     if not _is_same(loaded.standardiser, run.standardiser):
@@ -149,7 +148,7 @@ def _is_same(now: data.Standardiser | None, then: data.Standardiser | None) -> b
 
 
 def _named_sets(
-    finished: Run, loaded: Loaded, ood: Sequence[str], data_dir: Path | None
+    finished: Exported, loaded: Loaded, ood: Sequence[str], data_dir: Path | None
 ) -> tuple[dict[str, np.ndarray], str]:
     """Inputs of other kinds by name, as the network takes them, and what must be said of them."""
     section, found, notes = finished.config.data, {}, []
@@ -167,11 +166,11 @@ def _named_sets(
 
 
 def _classification(
-    finished: Run, loaded: Loaded, test: data.Arrays, others: dict[str, np.ndarray], corruption: bool
+    finished: Exported, loaded: Loaded, test: data.Arrays, others: dict[str, np.ndarray], corruption: bool
 ) -> tuple:
     clean = _images(loaded, test.x) if corruption else None  # complaints come before work
-    said = _classes(finished, test.x)
-    outside = {name: _classes(finished, x) for name, x in others.items()}
+    said: Any = finished.predict_prepared(test.x)  # a ClassPrediction, as those below
+    outside: dict[str, Any] = {name: finished.predict_prepared(x) for name, x in others.items()}
     logs = {name: prediction.log_probabilities for name, prediction in outside.items()}
     numbers = evaluate.classification(said.log_probabilities, test.y, logs)
     curves = evaluate.classification_curves(said.log_probabilities, test.y, logs)
@@ -185,7 +184,8 @@ def _classification(
 
         def predict_images(blurred: np.ndarray) -> np.ndarray:
             x = finished.inputs(blurred.reshape(test.x.shape).astype(test.x.dtype))
-            return _classes(finished, x).log_probabilities
+            blurry: Any = finished.predict_prepared(x)
+            return blurry.log_probabilities
 
         rows = evaluate.corruption(predict_images, clean, test.y)
         curves["corruption"] = rows
@@ -194,9 +194,10 @@ def _classification(
     return numbers, curves, drawn
 
 
-def _regression(finished: Run, loaded: Loaded, test: data.Arrays, others: dict[str, np.ndarray]) -> tuple:
+def _regression(finished: Exported, loaded: Loaded, test: data.Arrays, others: dict[str, np.ndarray]) -> tuple:
     """Everything in the units of the targets."""
-    means, sigmas = _numbers(finished, test.x)
+    prediction: Any = finished.predict_prepared(test.x)  # a RegressionPrediction, as those below
+    means, sigmas = prediction
     y = loaded.raw_targets(test.y).reshape(means.shape[1:]).astype(float)
     curves = evaluate.regression_curves(means, sigmas, y)
     spread = _spread(means)
@@ -204,23 +205,12 @@ def _regression(finished: Run, loaded: Loaded, test: data.Arrays, others: dict[s
     numbers |= {"sigma": float(sigmas.mean()), "spread": float(spread.mean())}
     units = 1.0 if loaded.units is None else loaded.units.scale  # targets of any size count alike
     inside = _spread(means / units)
-    sets = {name: _detection(_spread(_numbers(finished, x).means / units), inside) for name, x in others.items()}
+    outside: dict[str, Any] = {name: finished.predict_prepared(x) for name, x in others.items()}
+    sets = {name: _detection(_spread(other.means / units), inside) for name, other in outside.items()}
     numbers |= next(iter(sets.values()), {})
     if len(sets) > 1:
         numbers |= {f"{name}_{key}": value for name, own in sets.items() for key, value in own.items()}
     return numbers, curves, {"intervals": report.evaluation.intervals(curves["coverage"])}
-
-
-def _classes(finished: Run, x: np.ndarray) -> ClassPrediction:
-    prediction = finished.predict_prepared(x)
-    assert isinstance(prediction, ClassPrediction)
-    return prediction
-
-
-def _numbers(finished: Run, x: np.ndarray) -> RegressionPrediction:
-    prediction = finished.predict_prepared(x)
-    assert isinstance(prediction, RegressionPrediction)
-    return prediction
 
 
 def _spread(means: np.ndarray) -> np.ndarray:

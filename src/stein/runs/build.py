@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import msgspec
-import numpy as np
 import optax
 
 from stein import (
@@ -24,11 +23,11 @@ from stein import (
     targets,
     tree,
 )
+from stein.predictions import ClassPrediction, Prediction
 from stein.runs import dataset, sizes
 from stein.runs.dataset import Loaded
 from stein.runs.kinds import Kind
 from stein.runs.schema import FORMER, WITH_WEIGHT_DECAY, Config
-from stein.predictions import ClassPrediction, Prediction
 from stein.types import Model
 
 ACTIVATIONS: dict[str, Callable] = {
@@ -161,8 +160,7 @@ def resolved(config: Config, kind: Kind, rows: int) -> Config:
 
 
 def make_likelihood(config: Config, kind: Kind, units: data.Standardiser | None) -> likelihoods.Likelihood:
-    """The likelihood of a config without "auto", for targets of a kind, standardised by ``units`` where there are any.
-    """
+    """The likelihood of a config without "auto", for targets of a kind, standardised by ``units`` where there are any."""
     if kind == "categorical":
         return likelihoods.categorical(config.likelihood.center_logits)
     if config.likelihood.center_logits:

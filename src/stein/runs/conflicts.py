@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from stein import methods
 from stein.runs.schema import KEYS, Config, Method
 
-
 SOURCES = ("box", "noise", "mixture")
 FILES = (".csv", ".parquet", ".npy", ".npz")  # of inputs without labels
 
@@ -114,4 +113,7 @@ def _extra_points(method: Method) -> Iterator[tuple[str, str]]:
     elif method.extra_source != KEYS["method"]["extra_source"].default:
         yield "method.extra_source", "is for method.extra_points above 0; must be left out"
     if method.extra_source not in SOURCES and not method.extra_source.lower().endswith(FILES):
-        yield "method.extra_source", f"got {method.extra_source!r}; must be {', '.join(SOURCES)}, or a file: {', '.join(FILES)}"
+        yield (
+            "method.extra_source",
+            f"got {method.extra_source!r}; must be {', '.join(SOURCES)}, or a file: {', '.join(FILES)}",
+        )

@@ -62,13 +62,13 @@ class RunFolder:
     @property
     def state(self) -> RunState:
         """``interrupted`` if it was stopped or killed, ``failed`` if it ended with an error."""
-        if not self.config.exists():
-            return "new"
         if self.is_finished:
             return "finished"
         if locks.is_locked(self.path):
             return "running"
-        return "failed" if self.reason else "interrupted"
+        if self.reason:
+            return "failed"
+        return "interrupted" if self.config.exists() else "new"
 
     @property
     def is_finished(self) -> bool:

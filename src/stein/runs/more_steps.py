@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from stein.storage import durable
 from stein.runs import configs
 from stein.runs.folder import RunFolder
-from stein.storage import documents
+from stein.storage import documents, durable
 
 EARLIER = "train.steps before"  # in env.json
 

@@ -11,18 +11,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
 
-from stein.runs import configs
-from stein.runs.folder import RunFolder
-from stein.storage import documents
-from stein.runs import signals, training
-from stein.runs.environment import use_compilation_cache
-from stein.runs.schema import Config
 from stein.datasets.fetch import Progress
+from stein.runs import configs, signals, training
+from stein.runs.environment import use_compilation_cache
+from stein.runs.folder import RunFolder
+from stein.runs.schema import Config
+from stein.storage import documents
 
 Cell = TypeVar("Cell")
 

@@ -359,9 +359,7 @@ def keys(section: type[Struct]) -> dict[str, Key]:
 def _key(field: msgspec.structs.FieldInfo) -> Key:
     described: Any = inspect.type_info(field.type)
     choices = (described.extra or {}).get("choices")
-    return Key(
-        field.type, field.default, described.extra_json_schema["description"], _options(field.type), choices
-    )
+    return Key(field.type, field.default, described.extra_json_schema["description"], _options(field.type), choices)
 
 
 def _options(kind: Any) -> tuple[str, ...]:

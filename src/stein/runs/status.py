@@ -26,8 +26,7 @@ def survey(places: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def look(run: RunFolder) -> dict[str, Any]:
-    """``state`` is running, finished, failed (for a ``reason``) or interrupted; ``seconds_left`` only of a running one.
-    """
+    """``state`` is running, finished, failed (for a ``reason``) or interrupted; ``seconds_left`` only of a running one."""
     config = configs.load_run(run.config)
     progress = documents.read_json(run.progress)
     row, state = run.last_row(), run.state

@@ -157,7 +157,13 @@ class _Training:
         log = hooks.Log(self.folder.log, self.warn)
         saver = self._saver(log, rows)
         with contextlib.ExitStack() as stack:
-            called: list[train.Hook] = [*self._measures(), log, *self._trackers(stack, start), self._pulse(start), saver]
+            called: list[train.Hook] = [
+                *self._measures(),
+                log,
+                *self._trackers(stack, start),
+                self._pulse(start),
+                saver,
+            ]
             if config.train.early_stop:
                 called.append(hooks.early_stopping(config.train.early_stop, self._metric, rows))
             called.append(lambda moment: bool(self.requests))

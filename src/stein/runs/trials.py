@@ -17,13 +17,13 @@ from typing import Any
 
 import msgspec
 
+from stein.datasets.fetch import Progress
+from stein.report import plots
 from stein.runs import configs
 from stein.runs.folder import RunFolder
-from stein.storage import documents
-from stein.datasets.fetch import Progress
 from stein.runs.pool import make_missing, seconds, trained
 from stein.runs.search import Plan, Trial
-from stein.report import plots
+from stein.storage import documents
 from stein.train import ParticlesDiedError
 
 # What the numbers are of, by whether there are test points that no trial has looked at.

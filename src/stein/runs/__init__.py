@@ -1,0 +1,1 @@
+"""Runs: an ensemble from a config file to its numbers, in a directory that survives crashes."""

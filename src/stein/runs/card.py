@@ -1,0 +1,46 @@
+"""The model card of a run: what the ensemble is, what it was trained on, how good it is, what it is not good for."""
+
+from typing import Any
+
+from stein import __version__, rules
+from stein.runs.build import Parts, resolved
+from stein.runs.schema import Config
+
+
+def card(config: Config, parts: Parts, numbers: dict[str, Any], alive: list[int]) -> str:
+    """The text of card.md; ``numbers`` are those of the last logged step."""
+    config = resolved(config, parts.data.kind, len(parts.data.train.x))
+    method = rules.lookup(config.method.name)
+    source = config.data.name or config.data.file or config.data.inputs
+    rows = parts.batches.num_data
+    table = "\n".join(f"| {name} | {value:.6g} |" for name, value in numbers.items())
+    stochastic = " with noise" if config.method.stochastic else ""
+    return f"""# An ensemble of {len(alive)} networks
+
+| | |
+|---|---|
+| method | {method.name}{stochastic}: {method.summary} |
+| data | {source}, {rows} training points |
+| model | {config.model.name}, likelihood {parts.likelihood.name}, prior {config.prior.name}({config.prior.scale}) |
+| training | {numbers.get("step", 0)} steps, seed {config.train.seed}, {config.train.precision} |
+| members | {config.method.particles}, of which alive: {len(alive)} |
+| written by | stein {__version__} |
+
+## Numbers at the last step
+
+| metric | value |
+|---|---|
+{table}
+
+`log_likelihood` and `log_prior` are means over members and the last logged chunk; `test_*` are on held-out data, and
+`validation_*` on the part that early stopping and the best checkpoint go by. All are in the units of the targets.
+
+## Limits
+
+- The spread of the members is an estimate of what the data leave open under this model and prior, not a guarantee;
+  far from the data it follows the prior.
+- Trained on the data above only: inputs of another kind, scale or preprocessing are out of distribution.
+- Are the members draws from the posterior? For {method.name}: "{method.posterior}" (`stein methods` explains).
+
+`ensemble.safetensors` holds the weights, members along the first axis of every array, and the whole config as metadata.
+"""

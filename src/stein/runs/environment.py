@@ -1,0 +1,84 @@
+"""The machine that a run is on: what its result depends on, the precision of its numbers, and the compilation cache."""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from stein import __version__
+from stein.runs.schema import Config
+from stein.storage import durable
+
+IDENTITY = ("stein", "jax", "jaxlib", "numpy", "devices", "CPU threads", "CPU")
+"""The facts that the promise "the same bytes" depends on."""
+
+
+def facts() -> dict[str, str]:
+    """What a bug report should say: versions, platform, devices, threads and precision.
+
+    >>> facts()["x64"] in ("on", "off")
+    True
+    """
+    found = {"python": platform.python_version(), "stein": __version__}
+    for package in ("jax", "jaxlib", "numpy", "equinox", "optax", "flax"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    kinds = Counter(f"{device.platform} ({device.device_kind})" for device in jax.devices())
+    affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS and Windows
+    return found | {
+        "platform": platform.platform(),
+        "devices": ", ".join(f"{count} x {kind}" for kind, count in kinds.items()),
+        "CPU threads": os.environ.get("NPROC") or str(len(affinity(0)) if affinity else os.cpu_count()),
+        "x64": "on" if jax.config.read("jax_enable_x64") else "off",
+    }
+
+
+def environment() -> dict[str, Any]:
+    """What a result depends on, and a name for the run that no other has."""
+    return facts() | {"CPU": _processor(), "commit": _commit(), "run": f"stein-{uuid.uuid4().hex[:12]}"}
+
+
+@contextlib.contextmanager
+def precision(config: Config) -> Iterator[None]:
+    """Inside, jax has the floating-point numbers of the config; outside it is as it was."""
+    with jax.enable_x64(config.train.precision == "float64"):
+        yield
+
+
+def use_compilation_cache() -> None:
+    """Keep what XLA compiles in the user's cache directory, for the next run."""
+    cache = durable.user_cache()
+    if cache is None:
+        return
+    place = cache / "xla"
+    with contextlib.suppress(OSError):  # no place for a cache is no reason not to train
+        place.mkdir(parents=True, exist_ok=True)
+        if os.access(place, os.W_OK):
+            jax.config.update("jax_compilation_cache_dir", str(place))
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def _commit() -> str:
+    """The commit of the user's own working directory, if it is one of git's."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+        return answer.stdout.strip()
+    return ""
