@@ -54,8 +54,8 @@ MUTANTS = {
         "rules/svgd.py",
         ("driven(noise, key_noise, gram_w.matrix, view)", "driven(noise, key_noise, gram_f.matrix, view)"),
     ),
-    "N/B missing": ("targets.py", ("(num_data * lik + pri)", "(size * lik + pri)")),
-    "prior counted per batch": ("targets.py", ("(num_data * lik + pri)", "(num_data * lik + num_data / size * pri)")),
+    "N/B missing": ("targets.py", ("num_data * lik + pri", "size * lik + pri")),
+    "prior counted per batch": ("targets.py", ("num_data * lik + pri", "num_data * lik + num_data / size * pri")),
     "likelihood at points without a label": ("targets.py", ("- size), (0, 0)))", '- size), (0, 0)), mode="edge")')),
     "gradient not checked for NaN": ("targets.py", ("else tree.healthy(score_w))", "else alive)")),
     "dead pull-back not masked": (
@@ -94,7 +94,7 @@ MUTANTS = {
     "Langevin noise times the step": ("steps.py", ("tree.scale(size**0.5, noise)", "tree.scale(size, noise)")),
     "momentum of the dead not kept": ("steps.py", ("tree.where(alive, moved, state), alive\n\n    def restart", "moved, alive\n\n    def restart")),
     "hyperbolic without 1.3": ("schedules.py", ("jnp.tanh((1.3 *", "jnp.tanh((1.0 *")),
-    "every epoch in the same order": ("data/batches.py", ("jax.random.fold_in(key, epoch)", "key")),
+    "every epoch in the same order": ("batches.py", ("jax.random.fold_in(key, epoch)", "key")),
 }  # fmt: skip
 
 

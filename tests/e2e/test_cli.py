@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,3 +230,27 @@ def test_closed_stdout_and_ascii_terminal() -> None:
     assert (closed.returncode, closed.stderr) == (0, "")
     ascii_only = stein("methods", PYTHONIOENCODING="ascii")
     assert (ascii_only.returncode, ascii_only.stderr) == (0, "")
+
+
+def test_without_the_papers_studies_a_working_product_is_left(tmp_path: Path) -> None:
+    """Catches a room of the product that needs `stein.paper`; the commands that do say so in one line."""
+    package = tmp_path / "stein"
+    shutil.copytree(Path(cli.__file__).parents[1], package, ignore=shutil.ignore_patterns("paper", "__pycache__"))
+    modules = sorted(
+        ".".join(path.relative_to(tmp_path).with_suffix("").parts).removesuffix(".__init__")
+        for path in package.rglob("*.py")
+    )
+    script = "import importlib, stein, sys; [importlib.import_module(m) for m in sys.argv[1:]]; print(stein.__file__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script, *modules], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{package / '__init__.py'}\n"), done.stderr
+    for command in (["demo"], ["reproduce", "fig1"], ["reproduce", "table1"]):
+        refused = subprocess.run(
+            [sys.executable, "-c", "import sys, stein.cli; sys.exit(stein.cli.main(sys.argv[1:]))", *command],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr == "error: the paper's studies (stein.paper) are not installed here\n"

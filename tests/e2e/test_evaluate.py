@@ -119,6 +119,7 @@ def test_the_dead_have_nothing_to_say(classifier: Path, tmp_path: Path, cache: P
     file = run / "ensemble.safetensors"
     with safetensors.safe_open(file, "numpy") as saved:
         about = json.loads(saved.metadata()["stein"])
+        del about["sha256"]  # files of stein 0.1 have none
         arrays = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118
     for array in arrays.values():
         array[1] = np.nan

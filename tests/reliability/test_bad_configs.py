@@ -8,7 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stein.runs import configs, schema
+import audit
+import checked
+from stein import methods
+from stein.runs import configs
 from stein.runs.configs import KEYS, SECTIONS, ConfigError
 
 DOTTED = [f"{section}.{key}" for section, keys in KEYS.items() for key in keys]
@@ -23,13 +26,24 @@ def refusal(folder, text, overrides=(), **options):
     """The complaint about a config, after the promises that hold for all of them."""
     path = folder / "bad.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ConfigError) as caught:
+    with audit.listening() as events, pytest.raises(ConfigError) as caught:
         configs.load(path, overrides, **options)
+    assert events == []  # R9: nothing in a config is ever run or imported
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert message.isprintable()
     assert len(message) < len(str(path)) + 600
     return message.removeprefix(f"{path}: ")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _warm(tmp_path_factory):
+    """The type checker of the tests compiles for the first instances of an inner function; nothing else may."""
+    path = tmp_path_factory.mktemp("warm") / "bad.toml"
+    path.write_text('data.name = "regression-1d"\ntrain.steps = "five"')
+    for _ in range(checked.INSTANCES):
+        with pytest.raises(ConfigError):
+            configs.load(path, ["train.seed=1"])
 
 
 def toml(**settings):
@@ -199,7 +213,8 @@ CONFLICTS = [
     (rule("de", stochastic="true"), "method.stochastic: de has no stochastic version; must be false; use sgld"),
     *[
         (rule(name, stochastic="true"), f"method.stochastic: {name} has no stochastic version")
-        for name in schema.NEVER_STOCHASTIC
+        for name, method in methods.METHODS.items()
+        if method.stochastic == "no"
     ],
     *[
         (rule(name, repulsion="'exact'"), f"method.repulsion: {name} has no functional repulsion")
@@ -207,11 +222,12 @@ CONFLICTS = [
     ],
     *[
         (rule(name, measurement="'independent'"), f"method.measurement: got 'independent'; must be batch: {name}")
-        for name in schema.FUNCTIONAL
+        for name, method in methods.METHODS.items()
+        if method.functional
     ],
     (
         toml(method__stochastic="true", method__repulsion="'local'"),
-        "method.repulsion: got 'local'; must be exact or auto",
+        "method.repulsion: got 'local'; must be exact: with noise",
     ),
     (toml(method__name="'h-svgd-s'", likelihood__name="'gaussian'"), "method.name: h-svgd-s compares probabilities"),
     (toml(method__name="'fw-svgd-s'", likelihood__name="'heteroscedastic'"), "method.name: fw-svgd-s compares"),

@@ -34,6 +34,7 @@ import optax
 import pytest
 import safetensors.numpy
 
+import audit
 import stein
 from stein import data, kernels, likelihoods, models, priors, steps, targets
 from stein.ensembles import State, build, ensemble
@@ -111,34 +112,14 @@ def bits(state):
 
 # -- the hook of R9 ---------------------------------------------------------------------------------------------------
 
-FORBIDDEN = {"pickle.find_class", "os.system", "subprocess.Popen", "exec", "compile", "socket.connect", "import"}
-FORBIDDEN |= {"os.exec", "os.fork", "os.posix_spawn", "ctypes.dlopen", "marshal.loads", "urllib.Request"}
-_events: list[str] = []
-_listening = False
-
-
-def _hook(event, arguments):
-    if _listening and event in FORBIDDEN and not (event == "import" and arguments[0] in sys.modules):
-        _events.append(f"{event} {arguments!r:.200}")
-
-
-sys.addaudithook(_hook)  # for good: Python has no way to remove one
-
 
 @contextlib.contextmanager
 def watched():
     """Collects what code might run; everything that jax itself imports lazily has been imported before."""
-    global _listening
-    events = []
     bits(checkpoint.load(GOLDEN, jax.eval_shape(golden_state))[0])
     bits(state_of(step=10)), bits(state_of(step=20)), like()
-    _events.clear()
-    _listening = True
-    try:
+    with audit.listening() as events:
         yield events
-    finally:
-        _listening = False
-        events += _events
 
 
 class Runs:

@@ -69,23 +69,30 @@ def test_at_most_one_interval_is_lost_and_a_finished_run_says_so(config: Path, t
 
 # -- R3: signals --------------------------------------------------------------------------------------------
 
-DURING_CHECKPOINT = "opt.safetensors.half:2"
-SHORT = [(signal.SIGINT, "training"), (signal.SIGTERM, "a checkpoint")]
+SHORT = [(signal.SIGINT, "training", 0), (signal.SIGTERM, "a checkpoint", 1)]
 
 
-@pytest.mark.parametrize(("number", "when"), [
-    pytest.param(number, when, id=f"{number.name}-{when}", marks=() if (number, when) in SHORT else pytest.mark.long)
-    for number in (signal.SIGINT, signal.SIGTERM) for when in ("compilation", "training", "a checkpoint")
+@pytest.mark.parametrize(("number", "when", "delay"), [
+    pytest.param(
+        number, when, delay, id=f"{number.name}-{when}-{delay}",
+        marks=() if (number, when, delay) in SHORT else pytest.mark.long,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM)
+    for when in ("compilation", "training", "a checkpoint")
+    for delay in range(5)
 ])  # fmt: skip
 def test_a_signal_ends_the_run_with_a_checkpoint(
-    number: signal.Signals, when: str, config: Path, tmp_path: Path, cache: Path
+    number: signal.Signals, when: str, delay: int, config: Path, tmp_path: Path, cache: Path
 ) -> None:
-    """Sees a signal that is lost in a compilation, breaks a checkpoint, or ends the run without one."""
+    """Thirty moments: tenths of a second after the first file or line, or in the writing of one checkpoint or another.
+    Catches a signal that is lost in a compilation, breaks a checkpoint, or ends the run without one."""
     run = tmp_path / "run"
-    extra = {"STEIN_FAILPOINT": f"{DURING_CHECKPOINT}:{number.name}"} if when == "a checkpoint" else {}
+    place = f"opt.safetensors.half:{delay + 1}:{number.name}"
+    extra = {"STEIN_FAILPOINT": place} if when == "a checkpoint" else {}
     process = runs.start(["train", config, "--set", "train.steps=1000000", "--out", run], cache, **extra)
     if when != "a checkpoint":
         runs.wait_for(run / ("config.toml" if when == "compilation" else "metrics.jsonl"), process)
+        time.sleep(0.1 * delay)
         process.send_signal(number)
     _, err = process.communicate(timeout=60)  # 10 on a machine that does nothing else; the run itself takes longer
     assert process.returncode == 128 + number

@@ -286,7 +286,7 @@ def test_progress_is_one_bar_in_kilobytes(server: Server, tmp_path: Path) -> Non
 PROCESS = """if True:
     import sys
     from pathlib import Path
-    from stein.data import fetch, sources
+    from stein.datasets import fetch, sources
     url, root, digest = sys.argv[1:]
     download = sources.Download("A-raw-content.gz", (url,), 400_000)
     fetch.download([sources.File("A/raw/content.gz", 300_000, (digest,), download)], Path(root))

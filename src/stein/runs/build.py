@@ -160,7 +160,7 @@ def resolved(config: Config, kind: Kind, rows: int) -> Config:
 
 
 def make_likelihood(config: Config, kind: Kind, units: data.Standardiser | None) -> likelihoods.Likelihood:
-    """The likelihood of a config without "auto", for targets of a kind, standardised by ``units`` where there are any."""
+    """The likelihood of a resolved config, for targets of a kind, standardised by ``units`` where there are any."""
     if kind == "categorical":
         return likelihoods.categorical(config.likelihood.center_logits)
     if config.likelihood.center_logits:

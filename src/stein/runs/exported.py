@@ -118,7 +118,7 @@ class Exported:
         return rows.astype(self.config.train.precision)
 
     def read(self, path: Path | str) -> np.ndarray:
-        """Inputs from a file: .csv or .parquet with the run's columns, in any order and among others; .npy or .npz."""
+        """Inputs from a file: .csv or .parquet with the run's columns, in any order; .npy or .npz."""
         path = Path(path)
         if path.suffix.lower() in (".npy", ".npz"):
             return data.load_inputs(path)

@@ -26,7 +26,7 @@ def survey(places: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def look(run: RunFolder) -> dict[str, Any]:
-    """``state`` is running, finished, failed (for a ``reason``) or interrupted; ``seconds_left`` only of a running one."""
+    """How far one run is: its state, the reason if it failed, and the seconds left if it is running."""
     config = configs.load_run(run.config)
     progress = documents.read_json(run.progress)
     row, state = run.last_row(), run.state
