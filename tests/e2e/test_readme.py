@@ -7,7 +7,7 @@ from pathlib import Path
 
 README = Path(__file__).parents[2] / "README.md"
 CLAIM = """
-spread = f.std(axis=0)
+spread = prediction.epistemic[:, 0]
 assert spread[0] > 5 * max(spread[2], spread[5]), spread  # 0 is far from the data, 2 and 5 are in its midst
 """
 
@@ -26,7 +26,8 @@ def test_the_readme_is_one_screen_and_names_its_commands():
 
 
 def test_the_example_of_the_page_on_runs(tmp_path):
-    (example,) = re.findall(r"```python\n(.*?)```", (README.parent / "docs" / "runs.md").read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", (README.parent / "docs" / "runs.md").read_text(), re.DOTALL)
+    (example,) = [text for text in examples if "hooks.progress" in text]
     before = """if True:
         import jax, stein
         from stein import data, likelihoods, models, priors

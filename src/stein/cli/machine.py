@@ -16,10 +16,10 @@ def methods(json: bool = False) -> None:
     Args:
         json: print a JSON list instead of a table.
     """
-    from stein.rules import ALIASES, LEGEND, METHODS
+    from stein.methods import ALIASES, LEGEND, METHODS
 
     if json:
-        fields = ("name", "summary", "cost", "stochastic", "posterior")
+        fields = ("name", "summary", "cost", "stochastic", "posterior", "recommended")
         listed = [{field: getattr(method, field) for field in fields} for method in METHODS.values()]
         for entry in listed:
             entry["aliases"] = [alias for alias, name in ALIASES.items() if name == entry["name"]]
@@ -36,7 +36,11 @@ def methods(json: bool = False) -> None:
         table.add_row(method.name, method.summary, method.cost, method.stochastic, method.posterior)
     terminal.show(table)
     terminal.show("\n" + " ".join(LEGEND.split()))
-    terminal.show("Short names: " + ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items()))
+    terminal.show("\nWhat we recommend, by our own numbers (docs/findings.md, docs/paper.md):")
+    for method in METHODS.values():
+        if method.recommended:
+            terminal.show(f"  {method.name}: {method.recommended}")
+    terminal.show("\nShort names: " + ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items()))
 
 
 def doctor() -> None:

@@ -1,4 +1,5 @@
-r"""How good predictions of numbers are. Every member says :math:`N(\mu_i, \sigma_i^2)`; the ensemble is their mixture.
+r"""How good predictions of numbers are. Each member predicts :math:`N(\mu_i, \sigma_i^2)`; the
+ensemble predicts their mixture.
 Plain NumPy. ``means`` and ``sigmas`` are (members, points, targets), ``y`` is (points, targets); of a single target the
 last axis may be missing. A sigma of zero is certainty: the limits for small sigmas.
 """
