@@ -61,7 +61,7 @@ METHODS: dict[str, Method] = {
                {"noisy": True}, "always", None),
         Method("psgld", "independent.independent", "SGLD with RMSprop scaling", "1", "nearly",
                {"noisy": True}, "always", "own",
-               recommended="posterior samples from a trained start: spreads within 11 % of the posterior's (toy regression)"),
+               recommended="samples, from a trained start: spreads within 11 % of the posterior's (toy regression)"),
         Method("w-svgd", "svgd.w_svgd", "SVGD, kernel on weights", "1 + n²d", "as n grows", **_ONE, **_NOISE),
         Method("f-svgd", "svgd.f_svgd", "SVGD on functions", "1 + n²m", "of functions", **_FUNCTIONS),
         Method("fw-svgd-l", "svgd.fw_svgd", "SVGD, kernel on outputs", "2, exact 1+r", "exact", **_ONE, **_LOCAL,

@@ -134,7 +134,7 @@ ORDER = np.array([2, 0, 3, 1])
 
 @pytest.mark.parametrize(("name", "noisy"), first([*KINDS, *((name, False) for name in MIXED)], without=NOISY))
 def test_order_of_members_does_not_matter_to_the_drift(name, noisy):
-    """Sees a sum over the wrong particle axis, K in place of its transpose, an index used as an id."""
+    """Catches a sum over the wrong particle axis, K in place of its transpose, an index used as an id."""
     algo, step = compiled(name, noisy)
     state = algo.init(jax.random.key(0), N)
     moved, other = steps_from(step, state, 2), steps_from(step, permuted(state, ORDER), 2)
@@ -143,7 +143,7 @@ def test_order_of_members_does_not_matter_to_the_drift(name, noisy):
 
 @pytest.mark.parametrize(("name", "noisy"), NOISY)
 def test_order_of_members_does_not_matter_to_the_noise(name, noisy, monkeypatch):
-    """The covariance of the noise over particles is permuted with them. Sees noise that depends on position."""
+    """The covariance of the noise over particles is permuted with them. Catches noise that depends on position."""
     rule = rules.make(name, stochastic=noisy)
     state = algorithm(name, noisy).init(jax.random.key(0), N)
     root, other = noise_map(rule, state, monkeypatch), noise_map(rule, permuted(state, ORDER), monkeypatch)
@@ -154,7 +154,7 @@ def test_order_of_members_does_not_matter_to_the_noise(name, noisy, monkeypatch)
 
 @pytest.mark.parametrize(("name", "noisy"), first([("w-svgd", True)]))
 def test_jitted_and_eager_agree_without_recompiling(name, noisy):
-    """Sees Python control flow on traced values, hidden state, and types that drift from step to step."""
+    """Catches Python control flow on traced values, hidden state, and types that drift from step to step."""
     algo, step = compiled(name, noisy)
     state = algo.init(jax.random.key(0), N)
     jitted, _ = step(state, batch())
@@ -168,7 +168,7 @@ def test_jitted_and_eager_agree_without_recompiling(name, noisy):
 
 @pytest.mark.parametrize(("name", "noisy"), first([("w-svgd", True)]))
 def test_vmapped_over_seeds_is_each_seed(name, noisy):
-    """Sees a reduction over the wrong axis, and a branch that all seeds take together."""
+    """Catches a reduction over the wrong axis, and a branch that all seeds take together."""
     algo, step = compiled(name, noisy)
     states = [algo.init(jax.random.key(seed), N) for seed in (0, 1)]
     jitted = [step(state, batch())[0] for state in states]
@@ -180,7 +180,7 @@ def test_vmapped_over_seeds_is_each_seed(name, noisy):
 
 @pytest.mark.parametrize(("name", "noisy"), first([("f-svgd", False), ("fw-svgd-l", True)]))
 def test_float32_stays_float32_and_agrees_with_float64(name, noisy):
-    """Sees a constant that promotes, and an algorithm that loses its digits in single precision."""
+    """Catches a constant that promotes, and an algorithm that loses its digits in single precision."""
     algo, step = compiled(name, noisy)
     wide = algo.init(jax.random.key(0), N)
     narrow_algo = algorithm(name, noisy, jnp.float32)
@@ -197,7 +197,7 @@ def test_float32_stays_float32_and_agrees_with_float64(name, noisy):
 
 @pytest.mark.parametrize(("name", "noisy"), first([("psgld", False), ("f-svgd", False), ("fw-svgd-l", True)]))
 def test_particles_over_four_devices(name, noisy):
-    """The same numbers with the particle axis sharded. Sees draws that depend on the device."""
+    """The same numbers with the particle axis sharded. Catches draws that depend on the device."""
     algo, step = compiled(name, noisy)
     state = algo.init(jax.random.key(0), N)
     spread = shard(state)
@@ -210,7 +210,7 @@ def test_particles_over_four_devices(name, noisy):
     ("name", "noisy"), first([("w-svgd", True), ("f-svgd", False), ("hp-svgd", False), ("blob", False)])
 )
 def test_a_dead_member_is_as_if_it_never_was(name, noisy):
-    """Survivors equal the run without the dead one. Sees a mask forgotten in a kernel, median, mean or noise."""
+    """Survivors equal the run without the dead one. Catches a mask forgotten in a kernel, median, mean or noise."""
     algo, step = compiled(name, noisy)
     state = algo.init(jax.random.key(0), N)
     broken = state._replace(
@@ -225,7 +225,7 @@ def test_a_dead_member_is_as_if_it_never_was(name, noisy):
 
 @pytest.mark.parametrize("name", ["de", "sgld", "psgld"])
 def test_an_independent_member_trained_alone_is_the_same(name):
-    """R18. Sees shared optimiser state, shared noise, and draws that depend on the number of members."""
+    """R18. Catches shared optimiser state, shared noise, and draws that depend on the number of members."""
     algo, step = compiled(name, False)
     state = algo.init(jax.random.key(0), N)
     together = steps_from(step, state, 20)
@@ -270,7 +270,7 @@ OTHER_VALUES = {  # where the value above is what the method has anyway
 
 @pytest.mark.parametrize("name", some(rules.METHODS, ["de", "w-svgd", "f-svgd", "fw-svgd-l", "hs-svgd", "blob"]))
 def test_every_option_of_a_rule_changes_it(name):
-    """Sees a parameter that does nothing. A new option must be given a second value above."""
+    """Catches a parameter that does nothing. A new option must be given a second value above."""
     build_rule = rules.builder(name)
     langevin = steps.langevin(1e-3)
     base = ensemble(target(), build_rule(), langevin)
@@ -398,7 +398,7 @@ SHORT = [
 
 @pytest.mark.parametrize("name", some(VARIANTS, SHORT))
 def test_every_setting_changes_the_result(name):
-    """Sees a setting that is accepted and ignored."""
+    """Catches a setting that is accepted and ignored."""
     assert differs(moved_by(VARIANTS[name](True)), moved_by(VARIANTS[name](False)))
 
 
@@ -416,12 +416,12 @@ def score_of(prior):
 
 @pytest.mark.parametrize("name", FUNCTIONAL)
 def test_every_functional_prior_setting_changes_the_score(name):
-    """Sees a parameter that does nothing."""
+    """Catches a parameter that does nothing."""
     assert differs(*map(score_of, FUNCTIONAL[name]))
 
 
 def test_the_functional_prior_is_part_of_the_step():
-    """Sees a prior that is accepted and ignored."""
+    """Catches a prior that is accepted and ignored."""
     a, b = (moved_by(ensemble(target(functional_prior=p), F, steps.langevin(1e-3)), 1) for p in FUNCTIONAL["own"])
     assert differs(a, b)
 

@@ -107,7 +107,7 @@ def nowhere(tmp_path: Path) -> dict[str, str]:
 
 
 def test_data_list_names_every_data_set(nowhere: dict[str, str]) -> None:
-    """Sees a data set missing from the table, one called here that is not, and lines too long for a terminal."""
+    """Catches a data set missing from the table, one called here that is not, and lines too long for a terminal."""
     run = stein("data", "list", **nowhere)
     assert (run.returncode, run.stderr) == (0, "")
     assert {line.split()[0] for line in run.stdout.splitlines()[1:] if line[:1].strip()} == sources.DATASETS.keys()
@@ -128,7 +128,7 @@ def test_data_list_names_every_data_set(nowhere: dict[str, str]) -> None:
     ],
 )
 def test_bad_data_commands(arguments: list[str], message: str, nowhere: dict[str, str], tmp_path: Path) -> None:
-    """Sees a traceback, another exit code, and anything written to the cache."""
+    """Catches a traceback, another exit code, and anything written to the cache."""
     run = stein("data", *arguments, **nowhere)
     assert (run.returncode, run.stdout) == (2, "")
     assert message in only_line(run.stderr)
@@ -147,7 +147,7 @@ BROKEN = {  # named: bytes in a test's id, with the time that gzip writes into t
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_verify_names_the_broken_file(name: str, nowhere: dict[str, str], tmp_path: Path) -> None:
-    """Sees exit 0 for a broken file, or a complaint that does not say which one it is."""
+    """Catches exit 0 for a broken file, or a complaint that does not say which one it is."""
     content, message = BROKEN[name]
     path = tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
     path.parent.mkdir(parents=True)
@@ -159,7 +159,7 @@ def test_verify_names_the_broken_file(name: str, nowhere: dict[str, str], tmp_pa
 
 @pytest.mark.skipif(not os.environ.get("STEIN_DATA"), reason="needs the real data sets in STEIN_DATA")
 def test_verify_real_data() -> None:
-    """Sees a wrong digest in the table of sources."""
+    """Catches a wrong digest in the table of sources."""
     run = stein("data", "verify")
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.count(": right, ") == 8

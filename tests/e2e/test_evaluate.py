@@ -63,8 +63,9 @@ def classifier(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 
 
 def test_a_classifier_with_other_points_and_blur(classifier: Path, cache: Path) -> None:
-    """The held-out numbers are those of training; the test points in a file of their own are like themselves. Sees the
-    wrong part of the data, other points that are not standardised, a blur of standardised pixels, and a JSON of NaN."""
+    """The held-out numbers are those of training; the test points in a file of their own are like themselves. Catches
+    the wrong part of the data, other points that are not standardised, a blur of standardised pixels, and a JSON of
+    NaN."""
     folder = classifier.parent
     given = [folder / "noise.npz", "same.npy"]
     done = runs.run(["evaluate", classifier, "--ood", *given, "--corruption", "--data-dir", folder], cache)
@@ -93,7 +94,7 @@ def test_a_classifier_with_other_points_and_blur(classifier: Path, cache: Path) 
 
 
 def test_a_regression(tmp_path: Path, cache: Path) -> None:
-    """With a learned sigma. Sees log sigma among the means, and targets that broadcast to a square."""
+    """With a learned sigma. Catches log sigma among the means, and targets that broadcast to a square."""
     config = runs.write_config(tmp_path)
     small = ["--set", "train.steps=200", "likelihood.sigma=learned", "evaluation.every=200", "--quiet"]
     run = tmp_path / "run"
@@ -113,7 +114,7 @@ def test_a_regression(tmp_path: Path, cache: Path) -> None:
 
 
 def test_the_dead_have_nothing_to_say(classifier: Path, tmp_path: Path, cache: Path) -> None:
-    """A member that ended as NaN. Sees it in the mean, and in the count."""
+    """A member that ended as NaN. Catches it in the mean, and in the count."""
     run = tmp_path / "run"
     shutil.copytree(classifier, run)
     file = run / "ensemble.safetensors"
@@ -132,7 +133,7 @@ def test_the_dead_have_nothing_to_say(classifier: Path, tmp_path: Path, cache: P
 
 
 def test_points_of_another_shape_are_exit_2(classifier: Path, cache: Path) -> None:
-    """Sees images that are silently made flat."""
+    """Catches images that are silently made flat."""
     images = classifier.parent / "images.npy"
     refused = runs.run(["evaluate", classifier, "--ood", images], cache)
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
@@ -140,8 +141,8 @@ def test_points_of_another_shape_are_exit_2(classifier: Path, cache: Path) -> No
 
 
 def test_data_that_changed_and_runs_that_are_not_finished(classifier: Path, tmp_path: Path, cache: Path) -> None:
-    """Exit 2 with one line. Sees an ensemble judged on data that it may have been trained on, and a standardiser that
-    is not the one of training."""
+    """Exit 2 with one line. Catches an ensemble judged on data that it may have been trained on, and a standardiser
+    that is not the one of training."""
     other = tmp_path / "other"
     shutil.copytree(classifier, other)
     x, y = stripes()
@@ -177,7 +178,7 @@ POINTS = schema.Data(name="classification-2d")
     ],
 )
 def test_other_points_that_cannot_be_used(content, given, message, tmp_path: Path) -> None:
-    """Every complaint names the file. Sees errors of NumPy instead."""
+    """Every complaint names the file. Catches errors of NumPy instead."""
     path = tmp_path / given
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -190,7 +191,7 @@ def test_other_points_that_cannot_be_used(content, given, message, tmp_path: Pat
 
 
 def test_other_points_are_found_by_name_and_by_file(tmp_path: Path) -> None:
-    """In the run's precision. Sees a name that is not known."""
+    """In the run's precision. Catches a name that is not known."""
     like = np.zeros((1, 2), np.float32)
     assert assess.ood_inputs("far-from-the-ring", POINTS, like)[0].shape == (250, 2)
     np.savez(tmp_path / "far.npz", x=np.ones((3, 2)), y=np.ones(3))

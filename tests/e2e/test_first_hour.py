@@ -79,7 +79,8 @@ def copy(run, to):
 
 
 def test_a_finished_run_goes_on_as_if_it_had_been_longer_from_the_start(whole, tmp_path, capsys):
-    """Sees a step done twice or left out, a line of the log lost, an optimiser that begins anew, a total forgotten."""
+    """Catches a step done twice or left out, a line of the log lost, an optimiser that begins anew, a total
+    forgotten."""
     run = copy(whole[40], tmp_path)
     for name in ("evaluation.json", "curves.json"):
         (run / name).write_text("{}")
@@ -98,7 +99,7 @@ def test_a_finished_run_goes_on_as_if_it_had_been_longer_from_the_start(whole, t
 
 
 def test_a_total_between_two_lines_of_the_log_goes_back_to_the_grid(tmp_path):
-    """Sees a continued run whose steps are never multiples of its intervals: no checkpoint, no evaluation."""
+    """Catches a continued run whose steps are never multiples of its intervals: no checkpoint, no evaluation."""
     run = train(tmp_path, "run", 45)
     assert stein("resume", run, "--steps", 80) == 0
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -126,7 +127,7 @@ PLACES = [
     "place", [pytest.param(p, marks=() if p == "config.toml.renamed" else pytest.mark.long) for p in PLACES]
 )
 def test_a_crash_on_the_way_to_more_steps_leaves_the_old_run_or_the_longer_one(place, whole, tmp_path, monkeypatch):
-    """Sees a run that counts as finished with a total that it has not reached, or that cannot go on."""
+    """Catches a run that counts as finished with a total that it has not reached, or that cannot go on."""
     run = copy(whole[40], tmp_path)
 
     def passing(point):
@@ -245,7 +246,7 @@ def as_of_old(run):
 
 
 def test_an_old_run_goes_on_with_its_old_batches(tmp_path, capsys):
-    """Sees a run that changes its batches half-way, at the first resume or at the second."""
+    """Catches a run that changes its batches half-way, at the first resume or at the second."""
     chosen = configs.load(write(tmp_path, 80))
     parts = assemble(chosen)
     old = parts._replace(batches=parts.batches.with_key(batch_key(chosen.train.seed, 1)))

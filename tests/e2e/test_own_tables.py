@@ -93,7 +93,7 @@ def read(path: Path) -> dict:
 
 
 def test_a_table_with_all_defaults_is_learned(trained: tuple[Path, Said]) -> None:
-    """RMSE in the targets' units and well below their spread of 60,000. Sees targets that are not standardised, and
+    """RMSE in the targets' units and well below their spread of 60,000. Catches targets that are not standardised, and
     numbers that are still so."""
     folder, said = trained
     assert said.code == 0, said.err
@@ -111,7 +111,7 @@ def numbers_of_members(folder: Path) -> list[float]:
 
 
 def test_choices_go_by_the_validation_part(trained: tuple[Path, Said]) -> None:
-    """Sees the best checkpoint chosen by the rows that `evaluate` reports."""
+    """Catches the best checkpoint chosen by the rows that `evaluate` reports."""
     rows = RunFolder(trained[0] / "run").rows()
     assert all({"validation_nll", "validation_rmse", "test_nll", "test_rmse"} <= set(row) for row in rows)
     assert rows[-1]["validation_nll"] != rows[-1]["test_nll"]
@@ -135,8 +135,8 @@ def test_the_export_says_what_predictions_need(trained: tuple[Path, Said]) -> No
 
 
 def test_an_evaluation_is_in_the_units_of_the_targets(copy: Path) -> None:
-    """The numbers of training again; on a labelled file; against rows far away. Sees targets that stay scaled, columns
-    in another order, and no detection for regression."""
+    """The numbers of training again; on a labelled file; against rows far away. Catches targets that stay scaled,
+    columns in another order, and no detection for regression."""
     said = stein("evaluate", copy / "run", "--no-cache")
     assert said.code == 0, said.err
     found, last = read(copy / "run" / "evaluation.json"), read(copy / "run" / "metrics.json")
@@ -178,7 +178,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("words", CHANGES)
 def test_data_that_changed_are_refused(words: str, copy: Path) -> None:
-    """By `evaluate` and by `resume`. Sees training rows in the test part, and exit 0 with a wrong number."""
+    """By `evaluate` and by `resume`. Catches training rows in the test part, and exit 0 with a wrong number."""
     write(copy / "houses.csv", *CHANGES[words])
     run = copy / "run"
     line = f"error: {run}: its data changed after training began: {copy}/houses.csv: {words}; `--allow-changed-data`"
@@ -206,7 +206,7 @@ def test_changed_data_are_allowed_with_a_warning(copy: Path) -> None:
 
 
 def test_a_result_that_is_worse_than_the_mean_says_so(tmp_path: Path) -> None:
-    """In the last line of `train`. Sees exit 0 and nothing said."""
+    """In the last line of `train`. Catches exit 0 and nothing said."""
     write(tmp_path / "houses.csv", *houses(60))
     (tmp_path / "run.toml").write_text('[data]\nfile = "houses.csv"\ntarget = "price"\n' + SMALL)
     spoiled = ["train.steps=100", "optimiser.learning_rate=1e-9", "prior.scale=3"]
@@ -235,14 +235,14 @@ OLD = {
 
 @pytest.mark.parametrize("name", OLD)
 def test_old_configs_keep_their_fingerprint(name: str) -> None:
-    """Sees a new default or key that makes an old checkpoint another config's."""
+    """Catches a new default or key that makes an old checkpoint another config's."""
     found = configs.load_run(GOLDEN / name / "config.toml")
     assert configs.fingerprint(found) == OLD[name]
     assert (found.data.reading, found.train.batch_size, found.likelihood.sigma) == ("as-before", 0, 1.0)
 
 
 def test_an_old_run_on_a_table_is_evaluated_as_it_was(tmp_path: Path) -> None:
-    """Its split, its three outputs for the classes 1 and 2, its numbers. Sees it judged on rows of another split."""
+    """Its split, its three outputs for the classes 1 and 2, its numbers. Catches it judged on rows of another split."""
     shutil.copytree(GOLDEN, tmp_path / "old")
     config = tmp_path / "old" / "table" / "config.toml"
     config.write_text(config.read_text().replace("/tmp/golden/kinds.csv", str(tmp_path / "old" / "kinds.csv")))

@@ -59,7 +59,7 @@ def written(out: Path) -> dict[str, int]:
 
 
 def test_a_search_chooses_on_training_images_and_lists_what_died(spec: Path) -> None:
-    """Sees a trial that ends the search when it dies, and test images that are looked at: there are 73 of these two
+    """Catches a trial that ends the search when it dies, and test images that are looked at: there are 73 of these two
     classes, and a tenth of the training images is 29."""
     out = spec.parent / "out"
     died, best, slow = json.loads((out / "sweep.json").read_text())
@@ -77,7 +77,7 @@ def test_a_search_chooses_on_training_images_and_lists_what_died(spec: Path) -> 
 
 
 def test_what_has_ended_is_not_trained_again_and_what_was_killed_goes_on(spec: Path) -> None:
-    """Sees a trial that is finished or failed and trained again, and a killed one that starts anew."""
+    """Catches a trial that is finished or failed and trained again, and a killed one that starts anew."""
     before, after = json.loads((spec.parent / "before.json").read_text()), written(spec.parent / "out")
     ended = [name for name in before if name.startswith(("000", "001"))]
     assert {"000/failed.json", "001/metrics.json"} <= set(ended)
@@ -100,7 +100,7 @@ def test_what_has_ended_is_not_trained_again_and_what_was_killed_goes_on(spec: P
 def test_what_is_wrong_is_said_in_one_line(
     change: tuple[str, str], options: list[str], message: str, spec: Path, tmp_path: Path, cache: Path
 ) -> None:
-    """Sees trials of another search taken over, and a trial that is refused after others have run."""
+    """Catches trials of another search taken over, and a trial that is refused after others have run."""
     (tmp_path / "other.toml").write_text(SPEC.replace(*change))
     given = [option.format(out=spec.parent / "out") for option in options] or ["--out", tmp_path / "new"]
     refused = runs.run(["sweep", tmp_path / "other.toml", *given], cache)

@@ -131,7 +131,7 @@ def test_a_newer_or_damaged_checkpoint_is_named(tmp_path: Path, cache: Path) -> 
 
 
 def test_a_log_that_was_shortened_is_told_and_goes_on(tmp_path: Path, cache: Path) -> None:
-    """Sees a log that is filled up with zeros to the length that the checkpoint remembers."""
+    """Catches a log that is filled up with zeros to the length that the checkpoint remembers."""
     config = runs.write_config(tmp_path)
     run = tmp_path / "run"
     short = ["--set", "train.steps=400"]

@@ -25,7 +25,7 @@ def said(numbers):
 
 
 def test_the_sentences_follow_the_numbers():
-    """The same methods with other numbers. Sees words that are written beforehand."""
+    """The same methods with other numbers. Catches words that are written beforehand."""
     narrow, right = row(0.38, 0.48, 0.45, error=0.82, distance=0.49), row()
     words = said({"DE": narrow, "fw-SVGD": right})
     assert (
@@ -44,7 +44,7 @@ def test_the_sentences_follow_the_numbers():
 
 
 def test_the_two_distances_may_disagree():
-    """Sees one of them taken for both, and a method that is too wide called too sure."""
+    """Catches one of them taken for both, and a method that is too wide called too sure."""
     words = said({"DE": row(error=0.1, distance=0.5), "fw-SVGD": row(2.5, 0.7, error=0.3, distance=0.2)})
     assert "No method is closest in both numbers. By width DE is" in words
     assert "By distance fw-SVGD is: its distance is 0.20, the next, DE, has 0.50." in words
@@ -81,7 +81,7 @@ def test_the_report_explains_its_columns_and_ends_with_what_to_try(result, tmp_p
 def test_progress_shows_where_there_is_no_terminal(capsys):
     """A line every few seconds about all that is under way, also while nothing is reported, and one at the end.
 
-    Sees words that are printed once and then nothing, and a thread that prints after the end."""
+    Catches words that are printed once and then nothing, and a thread that prints after the end."""
     shown = ""
     with terminal.bars(every=0.01) as begin:
         first, second = begin("DE", 200), begin("w-SVGD", 50)
@@ -105,7 +105,7 @@ def test_progress_shows_where_there_is_no_terminal(capsys):
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")
 @pytest.mark.parametrize(("target", "installs"), [("demo", ["."]), ("test", [".", "'.[dev]'"])])
 def test_make_installs_what_a_target_needs_and_no_more(target, installs):
-    """Sees a demo that installs the development tools and all trackers, and tests that go without them."""
+    """Catches a demo that installs the development tools and all trackers, and tests that go without them."""
     command = ["make", "-n", "--always-make", "-C", str(Path(__file__).parents[2]), target]
     planned = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert re.findall(r"pip install .* -e (\S+)", planned) == installs
@@ -116,7 +116,7 @@ def test_make_installs_what_a_target_needs_and_no_more(target, installs):
 def test_the_recommended_method_is_the_closest_at_the_demos_own_budget(seed, tmp_path):
     """For each seed, in both numbers, as the command runs it (float32; the tests themselves have float64).
 
-    Sees a budget, a rate or a setting at which docs/findings.md does not hold."""
+    Catches a budget, a rate or a setting at which docs/findings.md does not hold."""
     run = stein("demo", "--seed", str(seed), "--out", str(tmp_path))
     assert run.returncode == 0, run.stderr
     numbers = json.loads((tmp_path / "numbers.json").read_text())

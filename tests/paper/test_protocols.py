@@ -34,7 +34,7 @@ EVERY_ROW = list(itertools.product(protocols.PROTOCOLS, PRESETS))
 
 @pytest.mark.parametrize(("table", "column"), [("table1", 2), ("digits", 2), ("table2", 4)])
 def test_the_thirteen_rows_are_the_papers(table, column):
-    """In their order. Sees a learning rate or an annealing of another row or table, also in the config."""
+    """In their order. Catches a learning rate or an annealing of another row or table, also in the config."""
     rows = protocols.rows(table, "laptop")
     assert len(rows) == 13
     assert [(row.name, row.label, row.learning_rate, row.annealing) for row in rows] == [
@@ -49,7 +49,7 @@ def test_the_thirteen_rows_are_the_papers(table, column):
 
 @pytest.mark.parametrize(("table", "exact"), [("table1", 1), ("table2", 1), ("digits", 0)])
 def test_at_the_papers_budget_one_row_has_the_exact_repulsion(table, exact):
-    """Beside the same row with the local one. Sees a fourteenth row that is another's copy, or in every preset."""
+    """Beside the same row with the local one. Catches a fourteenth row that is another's copy, or in every preset."""
     for preset, more in (("smoke", 0), ("laptop", 0), ("paper", exact), ("corrected", exact)):
         rows = protocols.rows(table, preset)
         assert [row.name for row in rows[13:]] == ["h-svgd-l-exact"] * more
@@ -58,7 +58,7 @@ def test_at_the_papers_budget_one_row_has_the_exact_repulsion(table, exact):
 
 
 def test_what_the_rows_share_is_the_papers():
-    """Sees a smaller budget under the name paper, and settings of the other table."""
+    """Catches a smaller budget under the name paper, and settings of the other table."""
     row = protocols.rows("table1", "paper", ["h-svgd-l"])[0]
     fashion = protocols.config("table1", "paper", row, 42)
     assert (fashion.method.particles, fashion.train.steps, fashion.train.batch_size) == (50, 60_000, 256)
@@ -74,7 +74,8 @@ def test_what_the_rows_share_is_the_papers():
 
 @pytest.mark.parametrize(("table", "preset"), EVERY_ROW)
 def test_every_row_is_a_config_that_a_run_accepts(table, preset):
-    """What a cell writes is what `stein resume` reads. Sees conflicts of a budget: pauses, annealing, local noise."""
+    """What a cell writes is what `stein resume` reads. Catches conflicts of a budget: pauses, annealing, local
+    noise."""
     for row in protocols.rows(table, preset):
         config = protocols.config(table, preset, row, 42)
         assert configs.parse(configs.dump(config)) == config
@@ -84,7 +85,8 @@ def test_every_row_is_a_config_that_a_run_accepts(table, preset):
 
 @pytest.mark.parametrize("table", protocols.PROTOCOLS)
 def test_a_smaller_budget_changes_nothing_but_the_budget(table):
-    """And on a laptop the course of the learning rate. Sees a preset that changes the method or the data on the way."""
+    """And on a laptop the course of the learning rate. Catches a preset that changes the method or the data on the
+    way."""
     for row in protocols.rows(table, "paper"):
         paper = protocols.config(table, "paper", row, 42)
         small, laptop, corrected = (
@@ -105,7 +107,7 @@ def test_a_smaller_budget_changes_nothing_but_the_budget(table):
 
 @pytest.mark.parametrize("table", protocols.PROTOCOLS)
 def test_noise_is_the_published_one_or_the_right_one(table):
-    """Sees `paper` repaired in silence, and `corrected` that is not: root, place, repulsion and pSGLD's name."""
+    """Catches `paper` repaired in silence, and `corrected` that is not: root, place, repulsion and pSGLD's name."""
     for row in protocols.rows(table, "paper"):
         published, right = (protocols.config(table, preset, row, 42).method for preset in ("paper", "corrected"))
         if not row.stochastic:
@@ -121,7 +123,7 @@ def test_noise_is_the_published_one_or_the_right_one(table):
 
 
 def test_f_svgd_has_its_functional_prior():
-    """As many draws as members. Sees an f-SVGD without a prior, which the other functional rows do not have."""
+    """As many draws as members. Catches an f-SVGD without a prior, which the other functional rows do not have."""
     for row in protocols.rows("table1", "paper"):
         method = protocols.config("table1", "paper", row, 42).method
         assert method.functional_prior == ("ssge" if row.method == "f-svgd" else "none")
@@ -130,7 +132,7 @@ def test_f_svgd_has_its_functional_prior():
 
 
 def test_published_numbers():
-    """Two of each table by hand; a row for each of ours. Sees noise and no noise exchanged, and per cent."""
+    """Two of each table by hand; a row for each of ours. Catches noise and no noise exchanged, and per cent."""
     fashion, cifar = image_tables._published("table1"), image_tables._published("table2")
     for table, published in (("table1", fashion), ("table2", cifar)):
         assert list(published) == [(row.label, row.stochastic) for row in protocols.rows(table, "laptop")]
@@ -144,7 +146,7 @@ def test_published_numbers():
 
 
 def test_rows_are_chosen_by_name():
-    """In the table's order. Sees a name that is silently left out."""
+    """In the table's order. Catches a name that is silently left out."""
     chosen = protocols.rows("digits", "paper", ["h-svgd-l-stochastic", "de"])
     assert [row.name for row in chosen] == ["de", "h-svgd-l-stochastic"]
     with pytest.raises(ValueError, match=r"--methods = 'h-svgd': not in this table; it has de, w-svgd, "):
@@ -153,7 +155,7 @@ def test_rows_are_chosen_by_name():
 
 @pytest.mark.parametrize(("table", "outside"), [("table1", [("mnist", "test")]), ("digits", [])])
 def test_all_images_are_there_before_anything_is_trained(table, outside, monkeypatch, tmp_path):
-    """Sees hours of training before somebody looks for the images that the ensembles are judged on."""
+    """Catches hours of training before somebody looks for the images that the ensembles are judged on."""
     done = []
     monkeypatch.setattr(datasets, "load_images", lambda name, part, folder, progress: done.append((name, part)))
     monkeypatch.setattr(image_tables, "make_missing", lambda *arguments: done.append("trained"))

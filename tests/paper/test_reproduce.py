@@ -34,7 +34,7 @@ def test_demo_writes_a_report_that_needs_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_reproduce_keeps_what_is_finished(tmp_path: Path) -> None:
-    """Sees a cell that is run twice, a seed that does nothing, and a table without its floor."""
+    """Catches a cell that is run twice, a seed that does nothing, and a table without its floor."""
     out = str(tmp_path / "fig1")
     command = ("reproduce", "fig1", "--preset", "smoke", "--methods", "DE", "--out", out)
     run = stein(*command)
@@ -70,7 +70,7 @@ def test_hmc_says_how_far_it_can_be_trusted(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_chains_go_on_where_they_were(tmp_path: Path) -> None:
-    """Two draws and then two more are the four of a whole run. Sees a key, a tuning or a position that is lost."""
+    """Two draws and then two more are the four of a whole run. Catches a key, a tuning or a position that is lost."""
     task, length = toys.regression(), reference.Length(2, 100, 20, 4, 2, 3)
     for place, draws in (("parts", 2), ("parts", 4), ("whole", 4)):
         (tmp_path / place).mkdir(exist_ok=True)

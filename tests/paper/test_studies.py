@@ -24,7 +24,7 @@ def phase(task, method, weights=None, **options):
 
 @pytest.mark.long
 def test_only_the_first_phase_of_the_corrected_noise_is_annealed():
-    """Sees a sampling phase whose likelihood is weakened, which samples another distribution than the posterior, and
+    """Catches a sampling phase whose likelihood is weakened, which samples another distribution than the posterior, and
     a first or only phase that has lost the annealing of its task."""
     task = toys.regression()._replace(anneal=schedules.hyperbolic(20))
     start = phase(task, "de", learning_rate=task.learning_rate, anneal=task.anneal)
@@ -36,7 +36,7 @@ def test_only_the_first_phase_of_the_corrected_noise_is_annealed():
 
 
 def test_the_floor_of_the_classification_task_is_against_the_other_draws():
-    """Eight draws, three of them against the other five. Sees a mean that contains the draws compared with it."""
+    """Eight draws, three of them against the other five. Catches a mean that contains the draws compared with it."""
     random = np.random.default_rng(1)
     task = toys.classification()._replace(particles=3)
     said = random.dirichlet(np.full(5, 0.3), size=(2, 4, len(task.points)))
@@ -48,8 +48,8 @@ def test_the_floor_of_the_classification_task_is_against_the_other_draws():
 
 
 def test_a_table_keeps_the_rows_whose_cells_are_gone(tmp_path):
-    """A clone has the table and not its cells; one row is made again. Sees the others lost, a kept number that is not
-    named as kept, claims and means of the old numbers, and the seeds of one row given to the others."""
+    """A clone has the table and not its cells; one row is made again. Catches the others lost, a kept number that is
+    not named as kept, claims and means of the old numbers, and the seeds of one row given to the others."""
     draws = reference.posterior("regression").draws
 
     def save(label, seed, width):

@@ -34,7 +34,7 @@ def read(out: Path) -> list[dict]:
 
 @pytest.mark.long
 def test_a_table_has_its_numbers_and_figures(table: Path) -> None:
-    """Sees a row without a number, members that learned nothing, and unseen digits that were seen."""
+    """Catches a row without a number, members that learned nothing, and unseen digits that were seen."""
     found = read(table)
     assert [(row["method"], row["stochastic"], row["seed"]) for row in found] == [
         ("de", False, 42),
@@ -58,7 +58,7 @@ def test_a_table_has_its_numbers_and_figures(table: Path) -> None:
 
 @pytest.mark.long
 def test_calibration_and_corruption_are_those_of_the_tables_ensembles(table: Path, cache: Path) -> None:
-    """Sees ensembles that are trained again for another view of them, and numbers of another row or blur."""
+    """Catches ensembles that are trained again for another view of them, and numbers of another row or blur."""
     out = table.parent / "curves"
     shutil.copytree(table, out / "digits")
     found = read(table)[1]
@@ -77,7 +77,7 @@ def test_calibration_and_corruption_are_those_of_the_tables_ensembles(table: Pat
 
 @pytest.mark.long
 def test_a_cell_of_other_settings_is_not_taken_for_this_one(table: Path, cache: Path) -> None:
-    """Sees a half-trained cell that is resumed with its old settings and shown under the new ones' name."""
+    """Catches a half-trained cell that is resumed with its old settings and shown under the new ones' name."""
     out = table.parent / "changed"
     shutil.copytree(table, out)
     cell = out / "cells" / "de-42"
@@ -96,8 +96,8 @@ def test_a_cell_of_other_settings_is_not_taken_for_this_one(table: Path, cache: 
 
 @pytest.mark.long
 def test_what_is_finished_stays_and_a_killed_cell_ends_with_the_same_numbers(table: Path, cache: Path) -> None:
-    """One cell is taken away and its second training is killed. Sees a cell that is trained twice, one that is judged
-    half trained, and a resumed one that ends elsewhere."""
+    """One cell is taken away and its second training is killed. Catches a cell that is trained twice, one that is
+    judged half trained, and a resumed one that ends elsewhere."""
     out = table.parent / "again"
     shutil.copytree(table, out)
     shutil.rmtree(out / "cells" / "h-svgd-l-stochastic-42")
@@ -129,7 +129,7 @@ def missing(*names: str) -> list[str]:
 @pytest.mark.long
 @pytest.mark.skipif("STEIN_DATA" not in os.environ, reason="STEIN_DATA is not set: there are no real images")
 def test_fashion_against_digits(tmp_path: Path, cache: Path) -> None:
-    """Two classes of FashionMNIST, all of MNIST's test images. Sees another set than the one that was asked for, and
+    """Two classes of FashionMNIST, all of MNIST's test images. Catches another set than the one that was asked for, and
     images of another size that are looked at all the same."""
     if missing("fashion-mnist", "mnist"):
         pytest.skip(f"not on this machine: {', '.join(missing('fashion-mnist', 'mnist'))}")

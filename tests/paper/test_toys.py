@@ -26,7 +26,8 @@ def test_generators_reproduce_their_seeds():
 
 
 def test_points_far_from_the_ring():
-    """Sees a radius drawn uniformly (the mean radius would be 20.5) and a scale that is a standard deviation of 0.4."""
+    """Catches a radius drawn uniformly (the mean radius would be 20.5) and a scale that is a standard deviation of
+    0.4."""
     many = np.stack([data.far_from_the_ring(seed) for seed in range(100)])
     radius = np.linalg.norm(many[:, :200], axis=2)
     assert radius.min() >= 11
@@ -38,7 +39,8 @@ def test_points_far_from_the_ring():
 
 
 def test_regression_numbers_of_a_shrunken_posterior():
-    """Half the spread everywhere: every ratio is 1/2 and E_std log 2. Sees variances for spreads, and their inverse."""
+    """Half the spread everywhere: every ratio is 1/2 and E_std log 2. Catches variances for spreads, and their
+    inverse."""
     draws = reference.posterior("regression").draws
     half = draws.mean(axis=0) + 0.5 * (draws - draws.mean(axis=0))
     numbers = toys.compare_regression(half, draws)
@@ -50,7 +52,7 @@ def test_regression_numbers_of_a_shrunken_posterior():
 
 
 def test_classification_numbers_by_hand():
-    """Members sure near the data and at a loss elsewhere. Sees near and far, test and OOD points exchanged."""
+    """Members sure near the data and at a loss elsewhere. Catches near and far, test and OOD points exchanged."""
     near, far = toys.near_and_far()
     assert not (near & far).any()
     g = len(toys.classification().points)
@@ -74,7 +76,7 @@ def test_classification_numbers_by_hand():
 
 
 def test_signs_are_flipped():
-    """p of five differences of one sign is 1/32. Sees a two-sided test, and pairs that are torn apart."""
+    """p of five differences of one sign is 1/32. Catches a two-sided test, and pairs that are torn apart."""
     a, b = [2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 1.0, 1.0, 1.0, 1.0]
     assert statistics.paired(a, b)["p"] == 1 / 32
     assert statistics.paired(b, a)["p"] == 1
@@ -94,7 +96,7 @@ def test_the_committed_posteriors_are_converged_and_small():
 
 
 def test_fifty_draws_are_the_floor():
-    """What is left to chance is small and not nothing; sees a reference compared with itself."""
+    """What is left to chance is small and not nothing; catches a reference compared with itself."""
     rows = toy_figures.floor(toys.regression(), reference.posterior("regression"))
     numbers = statistics.summary(rows)
     assert 0.05 < numbers["E_std"][0] < 0.13
@@ -103,7 +105,7 @@ def test_fifty_draws_are_the_floor():
 
 
 def test_the_moment_matched_prior_takes_functions_of_any_scale():
-    """Smooth functions of scale 100 at 70 points, in float32. Sees a jitter that is too small to be felt there."""
+    """Smooth functions of scale 100 at 70 points, in float32. Catches a jitter that is too small to be felt there."""
     inputs = jnp.linspace(0, 7, 70, dtype=jnp.float32)[:, None]
 
     def draw(key, number, at):
@@ -120,7 +122,8 @@ def test_the_moment_matched_prior_takes_functions_of_any_scale():
 
 
 def test_noise_is_compared_over_the_seeds_that_both_have():
-    """SGLD's other half is the deep ensemble. Sees a difference with the wrong sign, and a seed of one table only."""
+    """SGLD's other half is the deep ensemble. Catches a difference with the wrong sign, and a seed of one table
+    only."""
     rows = {"SGLD": {1: {"E_std": 1.0, "W1": 0.0}, 2: {"E_std": 2.0, "W1": 0.0}, 3: {"E_std": 9.0, "W1": 9.0}}}
     before = {"1": {"E_std": 2.0, "W1": 0.0}, "2": {"E_std": 4.0, "W1": 0.0}}
     other = {"tasks": {"regression": {"rows": {"DE": {"seeds": before}}}}}
@@ -132,7 +135,7 @@ def test_noise_is_compared_over_the_seeds_that_both_have():
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(tmp_path):
-    """Sees a pool that gives up at the first error, and an error that nobody hears of."""
+    """Catches a pool that gives up at the first error, and an error that nobody hears of."""
     files = [tmp_path / "a", tmp_path / "missing" / "b", tmp_path / "c"]
     with pytest.raises(FileNotFoundError, match="missing"):
         pool.in_processes(Path.touch, files, 2, watch=lambda: None)

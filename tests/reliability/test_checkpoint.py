@@ -128,7 +128,7 @@ class Runs:
 
 
 def test_the_hook_sees_planted_code():
-    """Sees a hook that is deaf."""
+    """Catches a hook that is deaf."""
     bomb = pickle.dumps(Runs())
     sys.modules.pop("this_module_does_not_exist", None)
     with watched() as events:
@@ -148,7 +148,7 @@ def test_the_hook_sees_planted_code():
 
 @pytest.mark.parametrize("kind", [*ALGORITHMS, "bf16"])
 def test_round_trip(tmp_path, kind):
-    """Sees a leaf lost, swapped, cast or reordered, in every kind of optimiser state and memory."""
+    """Catches a leaf lost, swapped, cast or reordered, in every kind of optimiser state and memory."""
     state = state_of(kind)
     path = checkpoint.save(tmp_path / "checkpoints", state, {"threads": 2, "loss": 0.1})
     assert path == tmp_path / "checkpoints" / "step-00000010"
@@ -163,7 +163,7 @@ def test_round_trip(tmp_path, kind):
 
 
 def test_a_loaded_state_goes_on_like_the_saved_one(tmp_path):
-    """Sees a key or a counter that looks the same and is not."""
+    """Catches a key or a counter that looks the same and is not."""
     algorithm = build("w-svgd", TARGET, stochastic=True, kernel=kernels.rbf(kernels.frozen(kernels.median(), 3)))
     step, batch = jax.jit(algorithm.step), Batch(X[:32], Y[:32])
     state = step(algorithm.init(jax.random.key(0), N), batch)[0]
@@ -172,7 +172,7 @@ def test_a_loaded_state_goes_on_like_the_saved_one(tmp_path):
 
 
 def test_arrays_in_another_memory_order(tmp_path):
-    """Sees a transposed array written as it lies in memory: safetensors does not look."""
+    """Catches a transposed array written as it lies in memory: safetensors does not look."""
     state = state_of()
     turned = state._replace(particles=jax.tree.map(lambda leaf: np.asarray(leaf, order="F"), state.particles))
     assert bits(checkpoint.load(checkpoint.save(tmp_path, turned), like())[0]) == bits(state)
@@ -181,7 +181,7 @@ def test_arrays_in_another_memory_order(tmp_path):
 
 
 def test_saving_twice_and_over_damage(tmp_path):
-    """Sees an intact checkpoint rewritten, and a damaged one kept."""
+    """Catches an intact checkpoint rewritten, and a damaged one kept."""
     path = checkpoint.save(tmp_path, state_of(), {"time": 1})
     assert checkpoint.save(tmp_path, state_of(), {"time": 2}) == path
     assert checkpoint.load(path, like())[1] == {"time": 1}
@@ -193,14 +193,14 @@ def test_saving_twice_and_over_damage(tmp_path):
 
 @pytest.mark.parametrize("facts", [{"nan": float("nan")}, {"a": np.zeros(2)}, {"a": "x" * 2**22}, {"a": [{}] * 60_000}])
 def test_facts_that_could_not_be_read_again(tmp_path, facts):
-    """Sees a checkpoint written that no one can load."""
+    """Catches a checkpoint written that no one can load."""
     with pytest.raises(ValueError, match="facts"):
         checkpoint.save(tmp_path, state_of(), facts)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_config_is_named(tmp_path):
-    """Sees a state put into another network, or an older checkpoint tried for a mistake in the config."""
+    """Catches a state put into another network, or an older checkpoint tried for a mistake in the config."""
     checkpoint.save(tmp_path, state_of(step=10))
     path = checkpoint.save(tmp_path, state_of(step=20))
     other = build("w-svgd", targets.posterior(models.mlp([1, 9, 1]), likelihoods.gaussian(0.5), priors.normal(), 9))
@@ -222,7 +222,7 @@ def test_another_config_is_named(tmp_path):
 
 
 def test_wide_numbers_are_not_narrowed(tmp_path):
-    """Sees float64 become float32 without a word."""
+    """Catches float64 become float32 without a word."""
     path = checkpoint.save(tmp_path, state_of())
     checkpoint.export(tmp_path / "export", state_of().particles, {})
     with jax.enable_x64(False):
@@ -235,7 +235,7 @@ def test_wide_numbers_are_not_narrowed(tmp_path):
 
 
 def test_steps_newest_and_prune(tmp_path):
-    """Sees a wrong order beyond eight digits, a link followed, and a good or best checkpoint deleted."""
+    """Catches a wrong order beyond eight digits, a link followed, and a good or best checkpoint deleted."""
     assert checkpoint.steps(tmp_path / "absent") == []
     assert checkpoint.newest(tmp_path, like(), pytest.fail) is None
     numbers = [9, 10, 99_999_999, 100_000_000]
@@ -258,7 +258,7 @@ def test_steps_newest_and_prune(tmp_path):
 
 
 def test_export(tmp_path):
-    """Sees an export that other tools cannot read, or that loads as something else."""
+    """Catches an export that other tools cannot read, or that loads as something else."""
     path, particles = tmp_path / "ensemble.safetensors", state_of("bf16").particles
     checkpoint.export(path, particles, {"model": "mlp", "sizes": "1,8,1"})
     loaded, metadata = checkpoint.load_export(path, jax.eval_shape(lambda p: p, particles))
@@ -348,7 +348,7 @@ def problem_with(folder):
 
 @pytest.mark.parametrize("number", [250, pytest.param(1000, marks=pytest.mark.long)])
 def test_damage_is_never_loaded(two, number):
-    """R5. Sees a file, a byte or a bit that no check covers, and a fallback that does not come."""
+    """R5. Catches a file, a byte or a bit that no check covers, and a fallback that does not come."""
     path, old = two / "step-00000020", contents(two / "step-00000010")
     new, seen, wrong = contents(path), Counter(), []
     with watched() as events:
@@ -373,7 +373,8 @@ def test_damage_is_never_loaded(two, number):
 
 
 def test_every_bit_of_the_manifest(two):
-    """Sees a flip that leaves the meaning and so the signature: an exponent's e, a hexadecimal escape, white space."""
+    """Catches a flip that leaves the meaning and so the signature: an exponent's e, a hexadecimal escape, white
+    space."""
     state = state_of(step=30)
     path = checkpoint.save(two, state, {"rate": 1e-05, "name": "é\n", "more": [1.5, True, None]})
     raw = (path / MANIFEST).read_bytes()
@@ -698,7 +699,7 @@ def restore(path, whole):
 def test_hostile_checkpoints(two, monkeypatch):
     """R6, signed by the stranger where that is possible, so that the deeper checks are met.
 
-    Sees code that runs, a wait for a pipe or for memory, a message that writes to the terminal, any other exception.
+    Catches code that runs, a wait for a pipe or for memory, a message that writes to the terminal, any other exception.
     """
     canary = two / "canary"
     monkeypatch.setattr(Runs, "__reduce__", lambda self: (os.system, (f"touch {canary}",)))
@@ -734,7 +735,7 @@ def contents_shallow(path):
 
 
 def test_forging_alone_is_harmless(two):
-    """Sees forgeries that are refused only because the forger signs wrongly: signed again, a good one must load."""
+    """Catches forgeries that are refused only because the forger signs wrongly: signed again, a good one must load."""
     path = two / "step-00000020"
     resign(path)
     with_text(lambda text: text)(path)
@@ -1010,7 +1011,7 @@ def recorded(tmp_path, monkeypatch):
 
 
 def test_every_crash_leaves_the_old_step_or_the_new_one(recorded, tmp_path):
-    """R4. Sees a missing fsync, a wrong order, a checkpoint that is visible too early or deleted too soon."""
+    """R4. Catches a missing fsync, a wrong order, a checkpoint that is visible too early or deleted too soon."""
     before, operations, saved = recorded
     assert Counter(kind for kind, *_ in operations)["fsync"] >= 7
     assert broken_crashes(tmp_path / "replayed", before, operations, saved) == []
@@ -1020,7 +1021,7 @@ def test_every_crash_leaves_the_old_step_or_the_new_one(recorded, tmp_path):
     "bug", ["no fsync of files", "no fsync of the folder", "no fsync of the parent", "in place", "old one first"]
 )
 def test_the_replay_sees_planted_bugs(recorded, tmp_path, bug):
-    """Sees a replay that cannot fail."""
+    """Catches a replay that cannot fail."""
     before, operations, saved = recorded
     temporary, final = next(operation[1:] for operation in operations if operation[0] == "rename")
     wrong = {
@@ -1040,7 +1041,7 @@ def test_the_replay_sees_planted_bugs(recorded, tmp_path, bug):
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_full_disk_costs_nothing(tmp_path, monkeypatch, damaged):
-    """R13: no space at each write, fsync and rename. Sees the old step touched, or a temporary one left behind."""
+    """R13: no space at each write, fsync and rename. Catches the old step touched, or a temporary one left behind."""
     failures = 0
     for place in itertools.count():
         folder = tmp_path / str(place)
@@ -1065,7 +1066,7 @@ def test_a_full_disk_costs_nothing(tmp_path, monkeypatch, damaged):
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_the_system_is_asked_in_this_order(tmp_path):
-    """R4 at the system's door. Sees an fsync that is called in Python and never reaches the kernel."""
+    """R4 at the system's door. Catches an fsync that is called in Python and never reaches the kernel."""
     script = """
 import sys, pathlib, jax, jax.numpy as jnp
 from stein import checkpoint, ensembles
@@ -1124,7 +1125,7 @@ def digest(state):
 
 @pytest.mark.parametrize("version", GOLDENS)
 def test_the_golden_checkpoint_loads(version):
-    """R21. Sees a change of the format, of the names or of a dtype that leaves old checkpoints behind."""
+    """R21. Catches a change of the format, of the names or of a dtype that leaves old checkpoints behind."""
     pattern = jax.eval_shape(golden_state)
     state, facts = checkpoint.load(GOLDENS[version], pattern)
     assert checkpoint.read_manifest(GOLDENS[version])["format_version"] == version
@@ -1136,7 +1137,7 @@ def test_the_golden_checkpoint_loads(version):
 
 
 def test_a_newer_format_asks_for_a_newer_stein(tmp_path):
-    """R21. Sees a newer format taken for damage, so that a run goes on from an older step."""
+    """R21. Catches a newer format taken for damage, so that a run goes on from an older step."""
     checkpoint.save(tmp_path, golden_state()._replace(step=jnp.asarray(9, jnp.int32)))
     path = Path(shutil.copytree(GOLDEN, tmp_path / GOLDEN.name))
     resign(path, lambda manifest: manifest.update(format_version=999, written_by="7.0", new_field={"of": "format 999"}))
@@ -1157,7 +1158,7 @@ def test_a_newer_format_asks_for_a_newer_stein(tmp_path):
 
 
 def test_nothing_in_the_source_allows_pickles():
-    """Sees ``np.load(..., allow_pickle=True)`` in any spelling; the linter has the imports (TID251, S3)."""
+    """Catches ``np.load(..., allow_pickle=True)`` in any spelling; the linter has the imports (TID251, S3)."""
     found = []
     for path in sorted(Path(stein.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -27,8 +27,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_kills_do_not_change_a_byte(
     method: str, kills: int, seed: int, config: Path, tmp_path: Path, cache: Path
 ) -> None:
-    """Sees a checkpoint that is incomplete, read while it is written, or deleted too early; a line of the log that is
-    lost, doubled or torn; an optimiser, key or batch order that does not come back; rubbish left behind."""
+    """Catches a checkpoint that is incomplete, read while it is written, or deleted too early; a line of the log that
+    is lost, doubled or torn; an optimiser, key or batch order that does not come back; rubbish left behind."""
     whole = runs.run(["train", config, *runs.METHODS[method], "--out", tmp_path / "whole", "--quiet"], cache)
     assert whole.returncode == 0, whole.stderr
     chain = runs.kill_chain(tmp_path / "killed", config, method, kills=kills, seed=seed, cache=cache)
@@ -41,7 +41,7 @@ def test_kills_do_not_change_a_byte(
     pytest.param(p, marks=pytest.mark.long) for p in runs.LAST_FAILPOINTS
 ])  # fmt: skip
 def test_killed_while_it_writes_its_results(place: str, config: Path, tmp_path: Path, cache: Path) -> None:
-    """Sees a run that counts as finished before its files are whole, or never does."""
+    """Catches a run that counts as finished before its files are whole, or never does."""
     short = ["--set", "train.steps=100"]
     whole = runs.run(["train", config, *short, "--out", tmp_path / "whole", "--quiet"], cache)
     assert whole.returncode == 0, whole.stderr
@@ -106,7 +106,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint(
 
 
 def test_a_second_ctrl_c_is_immediate(config: Path, tmp_path: Path, cache: Path) -> None:
-    """Sees a handler that waits for Python to come back from XLA."""
+    """Catches a handler that waits for Python to come back from XLA."""
     run = tmp_path / "run"
     # One chunk that takes long: the main thread does not come back to Python.
     one = [f"{key}=1000000" for key in ("train.steps", "train.log_every", "evaluation.every", "checkpoints.every")]
@@ -126,7 +126,7 @@ def test_a_second_ctrl_c_is_immediate(config: Path, tmp_path: Path, cache: Path)
 
 @pytest.mark.parametrize("writers", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_one_writer_wins_and_its_death_frees_the_run(writers: int, config: Path, tmp_path: Path, cache: Path) -> None:
-    """Sees a lock that two hold, that a reader disturbs, or that outlives its holder."""
+    """Catches a lock that two hold, that a reader disturbs, or that outlives its holder."""
     run = tmp_path / "run"
     endless = ["--set", "train.steps=1000000", "--quiet"]
     processes = [runs.start(["train", config, *endless, "--out", run], cache) for _ in range(writers)]
@@ -193,7 +193,7 @@ print("one winner each")
 
 @pytest.mark.long
 def test_fifty_simultaneous_starts_have_one_winner_each(tmp_path: Path) -> None:
-    """Sees a lock that is looked at before it is taken; the claim alone, which needs no training to be raced for."""
+    """Catches a lock that is looked at before it is taken; the claim alone, which needs no training to be raced for."""
     done = subprocess.run([sys.executable, "-c", CLAIMS, tmp_path], capture_output=True, text=True, check=False)
     assert done.stdout == "one winner each\n", done.stderr
 

@@ -145,7 +145,8 @@ RECOVERED = {
 
 @pytest.mark.parametrize("name", RECOVERED)
 def test_a_bad_connection_is_overcome(server: Server, tmp_path: Path, name: str) -> None:
-    """Sees a part published, joined at the wrong place, given up on or waited for; and a part or lock left behind."""
+    """Catches a part published, joined at the wrong place, given up on or waited for; and a part or lock left
+    behind."""
     server.ways = list(RECOVERED[name])
     begin = time.monotonic()
     fetch.download([entry(server)], tmp_path)
@@ -155,7 +156,7 @@ def test_a_bad_connection_is_overcome(server: Server, tmp_path: Path, name: str)
 
 
 def test_the_rest_is_asked_for_and_no_more(server: Server, tmp_path: Path) -> None:
-    """Sees a resumed download that begins again."""
+    """Catches a resumed download that begins again."""
     server.ways = ["cut at 50 %"]
     fetch.download([entry(server)], tmp_path)
     assert server.asked == [None, f"bytes={len(ZIPPED) // 2}-"]
@@ -172,7 +173,7 @@ LOST = {
 
 @pytest.mark.parametrize("name", LOST)
 def test_a_server_that_has_nothing(server: Server, tmp_path: Path, name: str) -> None:
-    """Sees endless attempts, attempts at what cannot work, and an error without the address."""
+    """Catches endless attempts, attempts at what cannot work, and an error without the address."""
     server.ways, message, requests = list(LOST[name][0]), *LOST[name][1:]
     with pytest.raises(ConnectionError) as caught:
         fetch.download([entry(server)], tmp_path)
@@ -185,21 +186,21 @@ def test_a_server_that_has_nothing(server: Server, tmp_path: Path, name: str) ->
 
 
 def test_nobody_answers(server: Server, tmp_path: Path) -> None:
-    """Sees a refused connection that ends in a traceback."""
+    """Catches a refused connection that ends in a traceback."""
     with pytest.raises(ConnectionError, match=r"http://127\.0\.0\.1:1/x: no answer: .*, 4 times in a row"):
         fetch.download([entry(server, "http://127.0.0.1:1/x")], tmp_path)
     assert files(tmp_path) == {}
 
 
 def test_the_next_mirror_is_tried(server: Server, tmp_path: Path) -> None:
-    """Sees the first mirror's failure taken for the end."""
+    """Catches the first mirror's failure taken for the end."""
     server.ways = ["404", "web page"]
     fetch.download([entry(server, "http://127.0.0.1:1/x", server.url, server.url, server.url)], tmp_path)
     assert_right(tmp_path)
 
 
 def test_a_later_command_goes_on(server: Server, tmp_path: Path) -> None:
-    """Sees an interrupted download thrown away."""
+    """Catches an interrupted download thrown away."""
     server.ways = ["cut at 50 %", *["500"] * 4]
     with pytest.raises(ConnectionError):
         fetch.download([entry(server)], tmp_path)
@@ -211,7 +212,7 @@ def test_a_later_command_goes_on(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1000, len(ZIPPED), len(ZIPPED) + 5])
 def test_a_part_of_something_else(server: Server, tmp_path: Path, length: int) -> None:
-    """Sees a stale part completed into a wrong file, or in the way for ever."""
+    """Catches a stale part completed into a wrong file, or in the way for ever."""
     tiny_data.put(tmp_path, ".partial/A-raw-content.gz.part", bytes(length))
     fetch.download([entry(server)], tmp_path)
     assert_right(tmp_path)
@@ -235,7 +236,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_content_leaves_nothing_behind(server: Server, tmp_path: Path, name: str) -> None:
-    """Sees wrong bytes published, kept for the next attempt, or refused without the address and the reason."""
+    """Catches wrong bytes published, kept for the next attempt, or refused without the address and the reason."""
     way, server.body, message = WRONG[name]
     server.ways = [way] * 3
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is checked below
@@ -248,7 +249,7 @@ def test_wrong_content_leaves_nothing_behind(server: Server, tmp_path: Path, nam
 
 
 def test_a_full_disk_is_no_lost_connection(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sees a part that fills the disk kept, or the disk's error answered by another attempt."""
+    """Catches a part that fills the disk kept, or the disk's error answered by another attempt."""
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -266,7 +267,7 @@ def test_what_nobody_offers(tmp_path: Path) -> None:
 
 
 def test_progress_is_one_bar_in_kilobytes(server: Server, tmp_path: Path) -> None:
-    """Sees a new bar for each connection, and one that does not end at its total."""
+    """Catches a new bar for each connection, and one that does not end at its total."""
     bars: dict[tuple[str, int], list[int]] = {}
 
     def begin(words: str, total: int) -> Any:
@@ -299,7 +300,7 @@ def start(server: Server, root: Path, **environment: str) -> subprocess.Popen[st
 
 
 def test_processes_fetch_at_once(server: Server, tmp_path: Path) -> None:
-    """Sees two writers in one part, a file fetched twice, a loser that fails."""
+    """Catches two writers in one part, a file fetched twice, a loser that fails."""
     server.ways = ["slow"]
     processes = [start(server, tmp_path) for _ in range(3)]
     for process in processes:
@@ -310,7 +311,7 @@ def test_processes_fetch_at_once(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["content.gz.rename:1", "content.gz.renamed:1"])
 def test_killed_at_the_rename(server: Server, tmp_path: Path, place: str) -> None:
-    """Sees a lock or a part of a dead process that stops the next one, and a name given before its time."""
+    """Catches a lock or a part of a dead process that stops the next one, and a name given before its time."""
     process = start(server, tmp_path, STEIN_FAILPOINT=place)
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
@@ -330,7 +331,7 @@ def test_killed_at_the_rename(server: Server, tmp_path: Path, place: str) -> Non
     ],
 )
 def test_offline_opens_no_socket(tmp_path: Path, arguments: list[str], code: int) -> None:
-    """Sees any use of the network, even one that fails: the process ends with 99 at the first socket or look-up."""
+    """Catches any use of the network, even one that fails: the process ends with 99 at the first socket or look-up."""
     script = f"""if True:
         import os, sys
         sys.addaudithook(lambda event, _: event.startswith("socket.") and os._exit(99))
@@ -389,7 +390,7 @@ HARMLESS = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_only_named_members_are_written(server: Server, tmp_path: Path, name: str) -> None:
-    """R10. Sees anything written that was not asked for: outside, through a link, under another name."""
+    """R10. Catches anything written that was not asked for: outside, through a link, under another name."""
     server.body = packed(*HARMLESS[name], *GOOD)
     root = tmp_path / "deep" / "root"
     fetch.download(batches(server), root)
@@ -420,7 +421,7 @@ MALICE = {
 def test_malicious_archives_are_refused(
     server: Server, tmp_path: Path, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R10. Sees a link followed, a bomb unpacked, a hundred thousand members looked at, a wrong member published."""
+    """R10. Catches a link followed, a bomb unpacked, a hundred thousand members looked at, a wrong member published."""
     monkeypatch.setattr(archives, "MOST_MEMBERS", 1000 if "1000" in message else 10)
     unpacked = 10**7 if "1000" in message else UNPACKED
     server.body = WEB_PAGE if MALICE[message] is None else packed(*MALICE[message])
@@ -433,7 +434,7 @@ def test_malicious_archives_are_refused(
 
 
 def test_damaged_archives(server: Server, tmp_path: Path) -> None:
-    """Sees an exception that is no message: 300 archives with bytes changed, cut off or repeated."""
+    """Catches an exception that is no message: 300 archives with bytes changed, cut off or repeated."""
     chooser = random.Random(1)
     (part := tmp_path / "part").touch()
     refused = 0

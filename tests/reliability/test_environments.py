@@ -46,7 +46,7 @@ ENVIRONMENTS = {
 def test_the_environment_does_not_change_a_byte(
     name: str, config: Path, usual: dict[str, str], tmp_path: Path, cache: Path
 ) -> None:
-    """Sees a result that depends on the hash seed, the clock, the progress bar, or on somebody watching."""
+    """Catches a result that depends on the hash seed, the clock, the progress bar, or on somebody watching."""
     if name == "a terminal" and not shutil.which("script"):
         pytest.skip("needs the command `script`")
     run = tmp_path / "ünïcode and spaces"
@@ -65,7 +65,7 @@ def test_the_environment_does_not_change_a_byte(
 
 @pytest.mark.long
 def test_trackers_do_not_change_a_byte(config: Path, usual: dict[str, str], tmp_path: Path, cache: Path) -> None:
-    """R16 with everything off. Sees a hook that draws random numbers or touches the state."""
+    """R16 with everything off. Catches a hook that draws random numbers or touches the state."""
     run = tmp_path / "run"
     quiet = ["--quiet", "--no-cache"]
     off = ["tracking.tensorboard=false"]
@@ -101,7 +101,7 @@ def test_bad_data_leaves_no_run_behind(config: Path, tmp_path: Path, cache: Path
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_a_full_disk_ends_the_run_and_harms_nothing(config: Path, tmp_path: Path, cache: Path) -> None:
-    """R13. Sees a checkpoint deleted to make room, a torn one left visible, a torn line in the log, or silence."""
+    """R13. Catches a checkpoint deleted to make room, a torn one left visible, a torn line in the log, or silence."""
     disk = tmp_path / "disk"
     disk.mkdir()
     endless = ["--set", "train.steps=100000", "--quiet"]

@@ -28,8 +28,8 @@ def tuned():
 
 
 def test_linear_model_has_its_analytic_posterior(tuned):
-    """2000 draws: the mean to 0.1 sd and the sd to 10 % (five standard errors of a chain without memory). Sees a prior
-    dropped or counted twice, sigma for sigma squared, and a sum over the data that is a mean."""
+    """2000 draws: the mean to 0.1 sd and the sd to 10 % (five standard errors of a chain without memory). Catches a
+    prior dropped or counted twice, sigma for sigma squared, and a sum over the data that is a mean."""
     algorithm, state = tuned
     _, drawn = samples.collect(algorithm, state, None, burn_in=0, draws=500)
     w = np.asarray(drawn.particles["w"])[..., 0].reshape(-1, 3)
@@ -46,7 +46,7 @@ def test_linear_model_has_its_analytic_posterior(tuned):
 
 
 def test_chains_that_disagree_are_noticed():
-    """Two chains half a standard deviation apart. Sees an R-hat over the wrong axis."""
+    """Two chains half a standard deviation apart. Catches an R-hat over the wrong axis."""
     f = np.random.default_rng(1).normal(size=(4, 400, 2))
     f[:2, :, 1] += 1.0
     rhat = samples.diagnose_functions(f)["rhat"]
@@ -55,7 +55,7 @@ def test_chains_that_disagree_are_noticed():
 
 
 def test_every_chain_finds_a_step_size_and_the_scales_of_its_weights(tuned):
-    """Sees one tuning for all chains, and a mass matrix that stays where it began."""
+    """Catches one tuning for all chains, and a mass matrix that stays where it began."""
     tuning = tuned[1].opt_state
     assert len(set(np.asarray(tuning.step_size).tolist())) == CHAINS
     np.testing.assert_allclose(tuning.inverse_mass / np.diag(COVARIANCE)[None], 1, atol=0.75)

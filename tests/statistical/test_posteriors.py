@@ -140,10 +140,9 @@ def sample(method, problems, replicas, duration):
 def test_samplers_reach_conjugate_posteriors(method, replicas, tolerance):
     """Mean within 0.05 sd; covariance entries within 0.05 sd^2 (sd ratios 0.975 to 1.025), 0.03 for w and fw.
 
-    SGLD's own discretisation is worth 1/(1 - epsilon lambda/2), +2 %. Sees N/B missing, the prior counted per batch or
-    dropped, sqrt(2), 1/n, and a correlation with the wrong sign. It does not see the local pull-back:
-    the model is linear.
-    """
+    SGLD's own discretisation is worth 1/(1 - epsilon lambda/2), +2 %. Catches N/B missing, the prior counted per batch
+    or dropped, sqrt(2), 1/n, and a correlation with the wrong sign. It does not see the local pull-back: the model is
+    linear."""
     problems = {"regression": GAUSSIAN["regression"]} if method in ("fw-svgd-l", "hp-svgd") else GAUSSIAN  # time
     for name, mean, covariance, problem in sample(method, problems, replicas, 900):
         chains.check(f"{method} {name} mean", mean, np.zeros(2), 0.05)
@@ -215,8 +214,8 @@ def check_particles(label, w, mean, covariance, sd_ratios, corr_error):
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_deterministic_methods_approach_the_posterior(method, problems):
-    """No Monte Carlo but the start. Sees the repulsion's sign or scale (the particles meet at the mode, or fly apart),
-    N/B, the prior counted per batch."""
+    """No Monte Carlo but the start. Catches the repulsion's sign or scale (the particles meet at the mode, or fly
+    apart), N/B, the prior counted per batch."""
     rule, particles, sd_ratios, corr_error = DETERMINISTIC[method]
     for (name, problem), w in zip(problems.items(), descend(rule, problems, particles), strict=True):
         covariance = problem.corr * np.outer(problem.sd, problem.sd)
@@ -235,8 +234,8 @@ SQUARE = {"square": conjugate(np.array([[1.0, 0.3], [-0.4, 1.2]]), np.array([[1.
 ])  # fmt: skip
 def test_functional_methods_approach_the_pushed_forward_posterior(method, sd_ratios, corr_error):
     """With an invertible design f = X w and the exact Gaussian-process prior N(0, X X'), the functional posterior is
-    the weight posterior pushed forward, in units of which mean and sd of f are tested. Sees a functional prior dropped,
-    doubled or of the wrong sign, and N/B in output space."""
+    the weight posterior pushed forward, in units of which mean and sd of f are tested. Catches a functional prior
+    dropped, doubled or of the wrong sign, and N/B in output space."""
     prior = functional_priors.gaussian_process(lambda a, b: a @ b.T, jitter=1e-9)
     problem = SQUARE["square"]
     w = descend(rules.make(method), SQUARE, 50, functional_prior=prior)[0]

@@ -69,9 +69,9 @@ def rbf(h):
 
 @pytest.mark.parametrize(("jitter", "replicas"), [(None, 3000), (0.3, 2300)])
 def test_w_svgd_with_cholesky_noise_leaves_the_normal_alone(jitter, replicas):
-    """Sees sqrt(2) dropped from the noise (E w^2 0.86), 1/n missing in the drift (0.78), an element-wise root (1.63),
-    the repulsion's sign (0.25), a noise key that never changes; and, at jitter 0.3, a jitter in the noise that the
-    driving matrix lacks (1.24). Each was planted and measured."""
+    """Catches sqrt(2) dropped from the noise (E w^2 0.86), 1/n missing in the drift (0.78), an element-wise root
+    (1.63), the repulsion's sign (0.25), a noise key that never changes; and, at jitter 0.3, a jitter in the noise that
+    the driving matrix lacks (1.24). Each was planted and measured."""
     check_normal(*measure(rules.w_svgd(rbf(1.0), rules.cholesky(jitter)), replicas))
 
 
@@ -86,13 +86,13 @@ def test_elementwise_roots_fail(noise):
 
 
 def test_exact_functional_repulsion_leaves_the_normal_alone():
-    """Sees the local pull-back where the exact one belongs (E w^2 0.70), and a wrong chain rule in the kernel."""
+    """Catches the local pull-back where the exact one belongs (E w^2 0.70), and a wrong chain rule in the kernel."""
     check_normal(*measure(rules.fw_svgd(rbf(0.5), rules.exact(1.0), rules.cholesky()), 3300))
 
 
 @pytest.mark.long
 def test_product_kernel_leaves_the_normal_alone():
-    """Sees a term missing from the product rule, and the local pull-back. A smaller step for the narrower kernel."""
+    """Catches a term missing from the product rule, and the local pull-back. A smaller step for the narrower kernel."""
     rule = rules.hp_svgd(rbf(1.0), rbf(0.5), rules.exact(1.0), rules.cholesky())
     value, error = measure(rule, 3200, epsilon=0.02)
     check_normal(value, error)
@@ -122,7 +122,7 @@ def test_h_svgd_is_recorded_not_invariant(repulsion, expected):
 def test_skewed_target(rule):
     """log p = 2w - e^w, the logarithm of a Gamma(2) variable: mean psi(2), variance psi'(2), third cumulant psi''(2).
 
-    A symmetric target cannot see a sign that is odd in w. Sees the score or the repulsion with its sign flipped, and
+    A symmetric target cannot see a sign that is odd in w. Catches the score or the repulsion with its sign flipped, and
     a drift that is right for Gaussians only.
     """
     shape = 2.0
@@ -146,7 +146,7 @@ def test_skewed_target(rule):
 
 
 def test_temperature_and_annealing_widen_the_target():
-    """p^(1/T) and p^gamma: E w^2 = 2 for T = 2, and gamma = 1/2 gives the same chain. Sees the temperature squared
+    """p^(1/T) and p^gamma: E w^2 = 2 for T = 2, and gamma = 1/2 gives the same chain. Catches the temperature squared
     (3.8), multiplied instead of divided (0.5), applied to the repulsion or to the noise as well, or not at all (1)."""
     target = targets.density(lambda w: -0.5 * jnp.sum(w**2), lambda key: 2**0.5 * start(key))
     rule = rules.w_svgd(rbf(2.0), rules.cholesky())

@@ -21,9 +21,8 @@ STEP_SIZES = (0.1, 0.3, 0.6)
 def test_variance_law(n, d):
     """SVGD with the median bandwidth on N(0, I_d) stops at a simplex of per-coordinate variance log(n+1)/d.
 
-    No Monte Carlo: plain ascent until nothing moves. Sees log n in the bandwidth instead of log(n+1) (1.5 % at n = 50,
-    3.6 % at n = 20), the diagonal left out of the median, and any factor between driving and repulsion.
-    """
+    No Monte Carlo: plain ascent until nothing moves. Catches log n in the bandwidth instead of log(n+1) (1.5 % at n =
+    50, 3.6 % at n = 20), the diagonal left out of the median, and any factor between driving and repulsion."""
     target = targets.density(lambda w: -0.5 * jnp.sum(w**2), lambda key: jax.random.normal(key, (d,)))
     algorithm = ensembles.ensemble(target, rules.w_svgd(), steps.langevin(0.5 * n / 2))
     state, _ = chains.run(lambda _: algorithm, lambda w, _: (), seed=0, replicas=1, particles=n, burn_in=0, steps=600)
@@ -37,9 +36,8 @@ def test_variance_law(n, d):
 def test_kernel_on_the_gradient_batch_is_biased_and_on_an_independent_one_is_not():
     """All six batches of two out of four points, all 36 pairs: no Monte Carlo.
 
-    The driving term of fw-SVGD is what is left of its drift when the drift without driving force is subtracted. Sees a
-    measurement that silently looks at the gradient batch.
-    """
+    The driving term of fw-SVGD is what is left of its drift when the drift without driving force is subtracted. Catches
+    a measurement that silently looks at the gradient batch."""
     n, points, size = 5, 4, 2
     keys = jax.random.split(jax.random.key(0), 3)
     x = jnp.array([[-1.0], [0.2], [0.7], [1.9]])
@@ -125,7 +123,7 @@ def test_langevin_has_exactly_the_stationary_law_of_its_recursion(preconditioned
     No discretisation fudge: the stationary covariance solves Sigma = M Sigma M' + Q with the minibatch noise in Q. The
     standard error of one variance is 2 %, so the mean squared whitened distance is tested too: its standard error is
     0.9 %, and an error of 7 % in all variances is seen with 95 % power (asserted below).
-    Sees sqrt(2) dropped, N/B missing, the prior counted per batch, P where sqrt(P) belongs, keys reused.
+    Catches sqrt(2) dropped, N/B missing, the prior counted per batch, P where sqrt(P) belongs, keys reused.
     """
     problem, chains_each = Linear(), 5000
     P = problem.preconditioner() if preconditioned else np.ones(problem.d)
@@ -160,7 +158,7 @@ def test_langevin_has_exactly_the_stationary_law_of_its_recursion(preconditioned
 
 
 def test_ssge_recovers_a_gaussian_score():
-    """400 samples in four dimensions, 99 % of the eigenvalues. Sees a sign, a bandwidth, a wrong power of Lambda."""
+    """400 samples in four dimensions, 99 % of the eigenvalues. Catches a sign, a bandwidth, a wrong power of Lambda."""
     rng = np.random.default_rng(0)
     root = np.array([[1.5, 0, 0, 0], [0.5, 1.0, 0, 0], [0, 0.3, 0.8, 0], [-0.4, 0, 0.2, 1.2]])
     mean = np.array([2.0, -1.0, 0.5, 3.0])

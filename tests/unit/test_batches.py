@@ -22,7 +22,7 @@ def compilations(function):
 
 
 def test_one_batch_after_the_other_compiles_once():
-    """Sees a fresh program at every call: slow, and its memory is never given back."""
+    """Catches a fresh program at every call: slow, and its memory is never given back."""
     batches = data.Batches(X, X, 3, jax.random.key(0), independent=True)
     assert compilations(lambda: batches.at(0)) > 0
     assert compilations(lambda: [batches.at(step) for step in range(1, 20)]) == 0

@@ -20,7 +20,7 @@ def columns(answers: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_reliability_is_scikit_learns():
-    """Sees bins of another width, and a mean over all points for one over a bin."""
+    """Catches bins of another width, and a mean over all points for one over a bin."""
     found = calibration.reliability(CONFIDENCE, RIGHT)
     some = found.points > 0
     accuracy, confidence = calibration_curve(RIGHT, CONFIDENCE, n_bins=30)
@@ -41,7 +41,7 @@ def test_ece_weighs_bins_by_their_points():
 
 
 def test_certainty_belongs_to_the_last_bin():
-    """Sees 1.0 in a bin of its own, and one that rounding has put above 1. 0.5 begins a bin of two."""
+    """Catches 1.0 in a bin of its own, and one that rounding has put above 1. 0.5 begins a bin of two."""
     found = calibration.reliability(np.array([1.0, 1.0 + 1e-7, 0.5, 0.0]), np.array([True] * 4), 2)
     assert found.points.tolist() == [1, 3]
 
@@ -49,7 +49,7 @@ def test_certainty_belongs_to_the_last_bin():
 @settings(max_examples=100, deadline=None)
 @given(ANSWERS, st.randoms(use_true_random=False))
 def test_ece_is_a_distance_and_knows_no_order(answers, random):
-    """Sees a sum for a mean, and anything that depends on the order of the points."""
+    """Catches a sum for a mean, and anything that depends on the order of the points."""
     value = calibration.ece(*columns(answers))
     random.shuffle(answers)
     assert 0 <= value <= 1
@@ -57,7 +57,7 @@ def test_ece_is_a_distance_and_knows_no_order(answers, random):
 
 
 def test_the_curve_by_hand():
-    """The surest first. Sees points sorted the other way, and accuracies that are not cumulative."""
+    """The surest first. Catches points sorted the other way, and accuracies that are not cumulative."""
     uncertainty, right = np.array([0.3, 0.1, 0.4, 0.2]), np.array([False, True, True, True])
     np.testing.assert_allclose(calibration.curve(uncertainty, right), [1, 1, 2 / 3, 3 / 4], rtol=1e-12)
     assert len(calibration.curve(uncertainty, right, 2)) == 2
@@ -66,7 +66,7 @@ def test_the_curve_by_hand():
 @settings(max_examples=100, deadline=None)
 @given(ANSWERS, st.randoms(use_true_random=False))
 def test_equal_uncertainties_share_and_no_ranking_beats_the_perfect_one(answers, random):
-    """Many ties. Sees ties in the order of the data, and a reference that is no upper bound."""
+    """Many ties. Catches ties in the order of the data, and a reference that is no upper bound."""
     uncertainty, right = columns(answers)
     curve = calibration.curve(uncertainty, right)
     random.shuffle(answers)
@@ -77,7 +77,7 @@ def test_equal_uncertainties_share_and_no_ranking_beats_the_perfect_one(answers,
 
 
 def test_points_of_another_kind_are_wrong_and_cost_area_only_where_they_are_sure():
-    """Nine right points and nine from outside. Sees outside points left out, and an area over all of the pool."""
+    """Nine right points and nine from outside. Catches outside points left out, and an area over all of the pool."""
     right = np.array([True] * 9 + [False] * 9)
     last, first = np.arange(18.0), np.concatenate([np.arange(9.0) + 9, np.arange(9.0)])
     assert calibration.area(calibration.curve(last, right, 9)) == 1
@@ -85,12 +85,12 @@ def test_points_of_another_kind_are_wrong_and_cost_area_only_where_they_are_sure
 
 
 def test_area_of_the_perfect_ranking_follows_from_accuracy():
-    """8 of 10 right: 1 for eight points, then 8/9 and 8/10. Sees a curve that drops to zero."""
+    """8 of 10 right: 1 for eight points, then 8/9 and 8/10. Catches a curve that drops to zero."""
     assert calibration.area(calibration.perfect(8, 10)) == pytest.approx((8 + 8 / 9 + 8 / 10) / 10, abs=1e-12)
 
 
 def test_coverage_is_the_last_place_above():
-    """The curve dips below and comes back. Sees the first crossing, and 97 of 100 refused for rounding."""
+    """The curve dips below and comes back. Catches the first crossing, and 97 of 100 refused for rounding."""
     assert calibration.coverage(np.array([1.0, 0.9, 0.98, 0.5])) == 3
     assert calibration.coverage(np.array([0.5, 0.9])) == 0
     right = np.ones(100, bool)
@@ -100,7 +100,7 @@ def test_coverage_is_the_last_place_above():
 
 
 def test_rises_count_what_goes_up_and_skip_the_first_points():
-    """k = 2, 3, 4, 5 with s = 1: up by 0.1 and by 0.2. Sees falls that cancel, and the noisy beginning counted."""
+    """k = 2, 3, 4, 5 with s = 1: up by 0.1 and by 0.2. Catches falls that cancel, and the noisy beginning counted."""
     curve = np.array([0.0, 0.9, 1.0, 0.7, 0.9])
     assert calibration.rises(curve, 1) == pytest.approx(0.3, abs=1e-12)
     assert calibration.rises(np.linspace(1, 0.5, 1000)) == 0

@@ -22,7 +22,7 @@ def flat(tree):
 
 
 def test_stein_discrepancy_is_its_double_sum():
-    """Sees a sign, a missing 1/h, a dead member that counts."""
+    """Catches a sign, a missing 1/h, a dead member that counts."""
     x, g = flat(X), flat(G)
     n, d = x.shape
     squared = ((x[:, None] - x[None]) ** 2).sum(axis=-1)
@@ -39,7 +39,7 @@ def test_stein_discrepancy_is_its_double_sum():
 
 
 def test_stein_discrepancy_falls_towards_the_target():
-    """Draws of N(0, I) against its own score, and against that of a shifted one. Sees the sign of the score."""
+    """Draws of N(0, I) against its own score, and against that of a shifted one. Catches the sign of the score."""
     draws = jnp.asarray(np.random.default_rng(1).normal(size=(200, 2)))
     alive = jnp.ones(200, bool)
     right, wrong = (float(diagnostics.stein_discrepancy(draws, shift - draws, alive)) for shift in (0.0, 1.0))
@@ -74,7 +74,7 @@ KINDS = ("de", "w-svgd", "fw-svgd-s", "h-svgd-l", "f-blob")  # the rest compiles
     "method", [pytest.param(name, marks=() if name in KINDS else pytest.mark.long) for name in rules.METHODS]
 )
 def test_every_method_reports_what_it_has(method):
-    """Sees a rule that forgets its kernel or its repulsion, and a part that is not part of the drift."""
+    """Catches a rule that forgets its kernel or its repulsion, and a part that is not part of the drift."""
     algorithm, state, batch = classification(method, temperature=2.0)
     found = jax.jit(algorithm.diagnose)(state, batch)
     assert all(np.isfinite(value) for value in found.values()), found
@@ -91,7 +91,7 @@ def test_every_method_reports_what_it_has(method):
 
 
 def test_the_force_ratio_is_that_of_the_equation():
-    """w-SVGD on a normal target, by hand. Sees a repulsion that is not over n, or not taken out of the drift."""
+    """w-SVGD on a normal target, by hand. Catches a repulsion that is not over n, or not taken out of the drift."""
     target = targets.density(lambda w: -0.5 * jnp.sum(w**2), lambda key: jax.random.normal(key, (2,)))
     algorithm = ensemble(target, rules.w_svgd(rbf(1.5)), steps.langevin(1e-3))
     state = algorithm.init(jax.random.key(0), 5)

@@ -12,7 +12,7 @@ EVERYWHERE = np.ones(4, bool)
 
 
 def test_spreads():
-    """Sees a mean of ratios for a ratio of means, a region that is ignored, and n for n - 1."""
+    """Catches a mean of ratios for a ratio of means, a region that is ignored, and n for n - 1."""
     wide, narrow = np.array([[0.0, 0.0], [2.0, 6.0]]), np.array([[0.0, 0.0], [1.0, 1.0]])
     np.testing.assert_allclose(divergence.spread(wide), np.sqrt([2, 18]))
     assert divergence.spread_ratio(wide, narrow, np.array([True, True])) == pytest.approx(4)
@@ -22,7 +22,7 @@ def test_spreads():
 
 
 def test_wasserstein_is_scipys_at_every_input():
-    """Sizes that do not divide each other. Sees quantiles at the wrong places, and a distance that is not over the
+    """Sizes that do not divide each other. Catches quantiles at the wrong places, and a distance that is not over the
     reference's spread."""
     expected = np.mean([stats.wasserstein_distance(A[:, g], B[:, g]) for g in range(4)])
     scale = B.std(axis=0, ddof=1).mean()
@@ -32,7 +32,7 @@ def test_wasserstein_is_scipys_at_every_input():
 
 
 def test_gaussian_kl():
-    """Against the integral. Sees the arguments the wrong way round."""
+    """Against the integral. Catches the arguments the wrong way round."""
     members, reference = np.array([[1.0], [3.0]]), np.array([[-1.0], [0.0], [4.0]])
     p = stats.norm(2, np.sqrt(2))
     q = stats.norm(1, np.std([-1, 0, 4], ddof=1))
@@ -41,7 +41,7 @@ def test_gaussian_kl():
 
 
 def test_energy_distance():
-    """Against loops, and unbiased: zero on the average for draws of one law. Sees pairs with themselves counted."""
+    """Against loops, and unbiased: zero on the average for draws of one law. Catches pairs with themselves counted."""
     d = lambda x, y: np.linalg.norm(x - y)  # noqa: E731
     cross = np.mean([d(x, y) for x in A for y in B])
     own = [np.mean([d(x, y) for i, x in enumerate(s) for j, y in enumerate(s) if i != j]) for s in (A, B)]

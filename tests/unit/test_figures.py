@@ -12,7 +12,7 @@ CURVES = evaluate.classification_curves(np.log(P), Y, {"far": np.log(FAR)})
 
 
 def test_reliability_shows_the_bins_that_have_points():
-    """Sees empty bins drawn at zero accuracy, and counts in the place of accuracies."""
+    """Catches empty bins drawn at zero accuracy, and counts in the place of accuracies."""
     bins = CURVES["reliability"]
     above, below = figures.reliability(bins, 0.1).axes
     some = [count > 0 for count in bins["points"]]
@@ -21,7 +21,7 @@ def test_reliability_shows_the_bins_that_have_points():
 
 
 def test_calibration_has_a_panel_for_each_title_and_all_points_on_the_left():
-    """Sees an axis that is not reversed, and a method whose colour changes from panel to panel."""
+    """Catches an axis that is not reversed, and a method whose colour changes from panel to panel."""
     curve = CURVES["calibration"]["far"]
     left, right = figures.calibration({"β = 0": {"DE": curve, "h": curve}, "β = 1": {"h": curve}}).axes
     assert left.get_xlim() == right.get_xlim() == (90, 1)
@@ -31,7 +31,7 @@ def test_calibration_has_a_panel_for_each_title_and_all_points_on_the_left():
 
 
 def test_corruption_shows_mean_and_standard_error():
-    """Three seeds. Sees a spread for an error, and n for n - 1; a single seed has none."""
+    """Three seeds. Catches a spread for an error, and n for n - 1; a single seed has none."""
     seeds = [[{"sigma": s, "accuracy": a * s, "ece": 0.1, "auroc_h": 0.5} for s in (1.0, 2.0)] for a in (0.1, 0.2, 0.6)]
     accuracy = figures.corruption({"DE": seeds}).axes[0]
     (line, _, (bars,)) = accuracy.containers[0].lines
@@ -42,7 +42,7 @@ def test_corruption_shows_mean_and_standard_error():
 
 
 def test_entropies_are_shares():
-    """Sets of different sizes. Sees counts."""
+    """Sets of different sizes. Catches counts."""
     axis = figures.entropies(np.linspace(0, 1, 10), {"far": np.linspace(0.5, 1, 70)}).axes[0]
     filled = [sum(bar.get_height() for bar in bars) for bars in axis.containers]
     assert filled == pytest.approx([1, 1])

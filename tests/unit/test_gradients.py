@@ -33,7 +33,7 @@ LIKELIHOODS = {
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_likelihood_score(name):
-    """Sees a wrong sign or power of sigma, a log sigma counted once instead of once a target, points that mix."""
+    """Catches a wrong sign or power of sigma, a log sigma counted once instead of once a target, points that mix."""
     likelihood, y = LIKELIHOODS[name]
     score = likelihood.score(jnp.asarray(OUTPUTS), jnp.asarray(y))
     numeric = central_difference(lambda f: likelihood.log_prob(jnp.asarray(f), jnp.asarray(y)).sum(), OUTPUTS)
@@ -41,7 +41,7 @@ def test_likelihood_score(name):
 
 
 def test_likelihoods_against_scipy():
-    """Sees a missing normalising constant and a sigma that is a variance."""
+    """Catches a missing normalising constant and a sigma that is a variance."""
     f, y = jnp.asarray(OUTPUTS), jnp.asarray(REAL)
     normal = scipy.stats.norm.logpdf
     expected = normal(REAL, OUTPUTS, 0.6).sum(axis=1)
@@ -55,7 +55,7 @@ def test_likelihoods_against_scipy():
 
 
 def test_regression_targets_without_a_column():
-    """Sees (b,) targets broadcast against (b, 1) outputs to (b, b)."""
+    """Catches (b,) targets broadcast against (b, 1) outputs to (b, b)."""
     f, y = jnp.asarray(OUTPUTS[:, :1]), jnp.asarray(REAL[:, 0])
     np.testing.assert_allclose(likelihoods.gaussian(0.6).score(f, y)[:, 0], (REAL[:, 0] - OUTPUTS[:, 0]) / 0.36)
 
@@ -74,7 +74,7 @@ PRIORS = {
 
 @pytest.mark.parametrize("name", PRIORS)
 def test_prior_score(name):
-    """Sees a variance taken for a standard deviation, and a scale given to the wrong layer."""
+    """Catches a variance taken for a standard deviation, and a scale given to the wrong layer."""
     prior = PRIORS[name][0]
     flat, unflatten = jax.flatten_util.ravel_pytree(jax.tree.map(jnp.asarray, WEIGHTS))
     score, _ = jax.flatten_util.ravel_pytree(prior.score(unflatten(flat)))
@@ -84,7 +84,7 @@ def test_prior_score(name):
 
 @pytest.mark.parametrize("name", PRIORS)
 def test_prior_log_prob_and_sample(name):
-    """Sees a missing constant in the density, and draws of another scale than the density's."""
+    """Catches a missing constant in the density, and draws of another scale than the density's."""
     prior, distribution, scales = PRIORS[name]
     expected = sum(
         distribution.logpdf(leaf, scale=scales[layer]).sum()
@@ -149,7 +149,8 @@ def numeric_repulsion(function, points, pairs, alive, factor=1.0):
 @pytest.mark.parametrize("alive", [ALIVE, SOME_DEAD], ids=["all alive", "some dead"])
 @pytest.mark.parametrize("name", FIXED)
 def test_kernel_matrix_and_repulsion(name, alive):
-    """Sees a repulsion that attracts, a missing 2/h, a lost summand of the product rule, dead particles that push."""
+    """Catches a repulsion that attracts, a missing 2/h, a lost summand of the product rule, dead particles that
+    push."""
     function = FUNCTIONS[name]
     x = jnp.where(alive[:, None], jnp.asarray(POINTS), 1e3)  # the dead may be anywhere
     gram, _ = FIXED[name](x, alive, FIXED[name].memory)
@@ -163,7 +164,7 @@ def test_kernel_matrix_and_repulsion(name, alive):
 
 @pytest.mark.parametrize("name", ["imq", "add linear", "from_function"])
 def test_weighted_and_seen_through(name):
-    """Sees pair weights transposed or applied to one coefficient only, and a chain rule with one factor missing."""
+    """Catches pair weights transposed or applied to one coefficient only, and a chain rule with one factor missing."""
     function, factor = FUNCTIONS[name], 0.6
     gram, _ = FIXED[name](jnp.asarray(factor * POINTS), ALIVE, FIXED[name].memory)
     gram = gram.seen_through(factor).weighted(jnp.asarray(PAIRS))
@@ -174,7 +175,7 @@ def test_weighted_and_seen_through(name):
 
 
 def test_product_rule_across_spaces():
-    """Sees a factor differentiated in the other factor's space or weighted by itself."""
+    """Catches a factor differentiated in the other factor's space or weighted by itself."""
     W, F = POINTS, np.random.default_rng(7).normal(size=(5, 3))
     k_w, k_f = FUNCTIONS["imq"], FUNCTIONS["add linear"]
     gram_w, _ = FIXED["imq"](jnp.asarray(W), ALIVE, ())
@@ -190,7 +191,7 @@ def test_product_rule_across_spaces():
 
 
 def test_kernel_on_a_pytree():
-    """Sees a leaf left out of the distance, or leaves that each get a distance of their own."""
+    """Catches a leaf left out of the distance, or leaves that each get a distance of their own."""
     tree = {"a": jnp.asarray(POINTS[:, :1]), "b": jnp.asarray(POINTS[:, 1:]).reshape(5, 3, 1)}
     one, _ = kernels.rbf(2.3)(jnp.asarray(POINTS), ALIVE, ())
     other, _ = kernels.rbf(2.3)(tree, ALIVE, ())
@@ -201,7 +202,7 @@ def test_kernel_on_a_pytree():
 
 @pytest.mark.parametrize("name", [name for name in FIXED if name != "from_function"])
 def test_kernels_are_positive_semidefinite(name):
-    """Sees a kernel that is none, for which a Cholesky factor and SVGD's theory do not exist."""
+    """Catches a kernel that is none, for which a Cholesky factor and SVGD's theory do not exist."""
     x = jnp.asarray(np.random.default_rng(8).normal(size=(12, 4)))
     gram, _ = FIXED[name](x, jnp.ones(12, bool), FIXED[name].memory)
     values = np.linalg.eigvalsh(gram.matrix)
@@ -209,7 +210,7 @@ def test_kernels_are_positive_semidefinite(name):
 
 
 def test_close_particles_far_from_the_origin_keep_their_digits():
-    """Sees distances from an uncentred Gram matrix: here they would have no digit left."""
+    """Catches distances from an uncentred Gram matrix: here they would have no digit left."""
     near = jnp.asarray(1e-4 * POINTS + 1e4)
     gram, _ = kernels.rbf()(near, ALIVE, ())
     exact, _ = kernels.rbf()(jnp.asarray(1e-4 * POINTS), ALIVE, ())
@@ -230,7 +231,7 @@ def bandwidth_of(kernel, points, alive, memory=()):
 
 @pytest.mark.parametrize(("n", "total"), [(2, 2), (5, 5), (2, 8), (3, 8), (4, 8), (5, 8), (6, 8), (7, 8), (8, 8)])
 def test_median_bandwidth(n, total):
-    """Sees log n for log(n + 1), a median without the diagonal (or with it), and dead particles that are counted."""
+    """Catches log n for log(n + 1), a median without the diagonal (or with it), and dead particles that are counted."""
     points = np.random.default_rng(n).normal(size=(total, 3))
     alive = np.random.default_rng(n).permutation(total) < n
     living = points[alive]
@@ -242,14 +243,14 @@ def test_median_bandwidth(n, total):
 
 
 def test_floor_and_fixed_bandwidth():
-    """Sees a division by zero for equal or single particles, and a fixed bandwidth that moves."""
+    """Catches a division by zero for equal or single particles, and a fixed bandwidth that moves."""
     assert bandwidth_of(kernels.rbf(kernels.median(floor=1e-3)), np.ones((4, 2)), [True] * 4)[0] == 1e-3
     assert bandwidth_of(MEDIAN, np.ones((1, 2)), [True])[0] == 1e-12
     assert bandwidth_of(kernels.rbf(kernels.fixed(0.7)), POINTS, ALIVE)[0] == 0.7
 
 
 def test_frozen_bandwidth():
-    """Sees a bandwidth frozen a step early or late, or one that is not kept."""
+    """Catches a bandwidth frozen a step early or late, or one that is not kept."""
     frozen, seen = kernels.rbf(kernels.frozen(kernels.median(), after=3)), []
     memory = frozen.memory
     for step in range(6):
@@ -274,7 +275,7 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules(name):
-    """Sees t/A for t/(A - 1), a schedule that never reaches 1 or ends a step early, a wrong length of the cycles."""
+    """Catches t/A for t/(A - 1), a schedule that never reaches 1 or ends a step early, a wrong length of the cycles."""
     schedule, formula = SCHEDULES[name]
     for t in (0, 1, A // 2, A - 2, A - 1, A, A + 1, 10 * A):
         np.testing.assert_allclose(schedule(jnp.asarray(t)), formula(t), rtol=1e-12)
@@ -294,7 +295,7 @@ AT, WINDOW = jax.jit(BATCHES.at), jax.jit(lambda start: BATCHES.indices(BATCHES.
 
 @pytest.mark.parametrize("size", [2, 3, 7, 10])
 def test_every_epoch_visits_every_row_once(size):
-    """Sees rows drawn with replacement, a remainder that is dropped, targets that are shuffled apart from inputs."""
+    """Catches rows drawn with replacement, a remainder that is dropped, targets that are shuffled apart from inputs."""
     batches = Batches(*DATA, size=size, key=jax.random.key(1))
     stream, at = [], jax.jit(batches.at)
     for t in range(3 * 10 // size):
@@ -307,7 +308,7 @@ def test_every_epoch_visits_every_row_once(size):
 
 
 def test_batches_depend_on_key_and_step_alone():
-    """Sees a stream with hidden state, which a resumed run would not continue."""
+    """Catches a stream with hidden state, which a resumed run would not continue."""
     at = jax.jit(lambda key, step: Batches(*DATA, size=3, key=key).at(step))
     kept = Batches(*DATA, size=3, key=jax.random.key(1))
     kept.at(2)
@@ -318,7 +319,7 @@ def test_batches_depend_on_key_and_step_alone():
 
 @pytest.mark.parametrize("start", [0, 2, 3, 33])
 def test_windows_agree_with_single_steps(start):
-    """Sees a chunk of steps that sees other batches than the steps one by one, across the ends of epochs."""
+    """Catches a chunk of steps that sees other batches than the steps one by one, across the ends of epochs."""
     window = WINDOW(start)
     for t in range(7):
         chunked = BATCHES.take(jax.tree.map(lambda rows, t=t: rows[t], window))
@@ -328,7 +329,7 @@ def test_windows_agree_with_single_steps(start):
 
 
 def test_a_step_beyond_two_to_the_31_points_is_still_its_own():
-    """Sees a position in the stream that wraps around in 32 bits."""
+    """Catches a position in the stream that wraps around in 32 bits."""
     step = 10**9 + 3  # 4e9 points, of which the batch takes two from the end of an epoch and two of the next
     epoch, place = divmod(4 * step, 10)
     orders = [jax.random.permutation(jax.random.fold_in(jax.random.key(1), e), 10) for e in (epoch, epoch + 1)]
@@ -336,12 +337,12 @@ def test_a_step_beyond_two_to_the_31_points_is_still_its_own():
 
 
 def test_independent_stream():
-    """Sees a measurement batch that is the gradient batch."""
+    """Catches a measurement batch that is the gradient batch."""
     drawn = [AT(t) for t in range(5)]
     assert [rows_of(batch) for batch in drawn] != [np.asarray(b.measure)[:, 0].astype(int).tolist() for b in drawn]
     assert sorted(np.concatenate([b.measure[:, 0] for b in drawn])) == sorted([*range(10)] * 2)
 
 
 def test_whole_data_set_as_a_batch():
-    """Sees full-batch training on a shuffled or repeated data set."""
+    """Catches full-batch training on a shuffled or repeated data set."""
     assert rows_of(Batches(*DATA).at(3)) == list(range(10))

@@ -59,7 +59,7 @@ def without(state, rows):
 @pytest.mark.parametrize("value", [np.nan, pytest.param(-np.inf, marks=pytest.mark.long), 1e200])
 @pytest.mark.parametrize(("method", "noisy"), METHODS)
 def test_survivors_equal_the_run_without_the_dead(method, noisy, value):
-    """Injected before step 0, and mid-run. Sees 0 * NaN in a sum, and a dead row in a median or a mean."""
+    """Injected before step 0, and mid-run. Catches 0 * NaN in a sum, and a dead row in a median or a mean."""
     algo = algorithm(method, noisy)
     dead = [1, 2, 4]
     for state in (start(algo), run(algo, start(algo))):
@@ -101,7 +101,8 @@ def test_a_gradient_that_is_not_finite_kills_its_particle_only(method, noisy):
 
 
 def test_a_network_whose_gradient_is_not_finite_is_out_before_it_is_mixed():
-    """Outputs and likelihood are finite, the vjp is not. Sees a posterior that checks its values but not its score."""
+    """Outputs and likelihood are finite, the vjp is not. Catches a posterior that checks its values but not its
+    score."""
 
     def apply(w, x):
         zero_where_large = jnp.where(w > 3, 0.0 * w, 1.0)
@@ -121,7 +122,7 @@ def test_a_network_whose_gradient_is_not_finite_is_out_before_it_is_mixed():
 
 
 def test_a_move_that_overflows_leaves_its_particle_and_its_optimiser_where_they_were():
-    """Sees the momentum of a step that was not made."""
+    """Catches the momentum of a step that was not made."""
     algo = ensemble(exploding_target(), rules.independent(), steps.descend(optax.sgd(1e200, momentum=0.9)))
     state = start(algo)
     state = state._replace(particles=state.particles.at[0].set(0.0))

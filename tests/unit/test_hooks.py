@@ -51,7 +51,7 @@ def test_a_hook_can_end_the_run_and_all_of_them_still_see_the_moment():
 
 
 def test_ctrl_c_leaves_a_state_that_goes_on_as_if_nothing_had_been():
-    """Sees a state that is lost, half-advanced, or donated away."""
+    """Catches a state that is lost, half-advanced, or donated away."""
 
     def interrupt(moment):
         if moment.step == 20:
@@ -68,7 +68,7 @@ def test_ctrl_c_leaves_a_state_that_goes_on_as_if_nothing_had_been():
 @pytest.mark.parametrize("step", [10, 30])
 @pytest.mark.parametrize("error", [RuntimeError("tracker is down"), OSError(5, "Input/output error"), SystemExit(3)])
 def test_an_error_in_a_hook_ends_the_run_there(error, step):
-    """R25: hooks run in the loop itself. Sees an error that is swallowed or reported late."""
+    """R25: hooks run in the loop itself. Catches an error that is swallowed or reported late."""
     seen = []
 
     def failing(moment):
@@ -101,7 +101,7 @@ def test_the_log_has_a_line_for_each_chunk_and_no_nan(tmp_path):
 
 
 def test_a_dead_member_is_no_number_in_the_log(tmp_path):
-    """Sees NaN in a file that is to be JSON."""
+    """Catches NaN in a file that is to be JSON."""
     state = start()
     broken = state._replace(particles=jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), state.particles))
     run(hooks.members(), hooks.Log(tmp_path / "log"), state=broken, steps=10)
@@ -111,7 +111,7 @@ def test_a_dead_member_is_no_number_in_the_log(tmp_path):
 
 
 def test_the_log_waits_for_room_without_tearing_a_line(tmp_path, monkeypatch):
-    """A disk that is full at steps 20 and 30, after half of a line. Sees a line torn, lost or doubled."""
+    """A disk that is full at steps 20 and 30, after half of a line. Catches a line torn, lost or doubled."""
     path, told, tries = tmp_path / "log", [], []
 
     def append(where, content):
@@ -129,7 +129,7 @@ def test_the_log_waits_for_room_without_tearing_a_line(tmp_path, monkeypatch):
 
 
 def test_checkpoints_are_kept_by_age_and_by_merit(tmp_path):
-    """Scores 3, 1, 2, 4 at steps 10 to 40. Sees the best deleted, the newest deleted, or all kept."""
+    """Scores 3, 1, 2, 4 at steps 10 to 40. Catches the best deleted, the newest deleted, or all kept."""
 
     def score(moment):
         return {"test_nll": {10: 3.0, 20: 1.0, 30: 2.0, 40: 4.0}.get(moment.step, 9.0)}
@@ -144,7 +144,7 @@ def test_checkpoints_are_kept_by_age_and_by_merit(tmp_path):
 
 
 def test_a_full_disk_is_forgiven_twice(tmp_path, monkeypatch):
-    """R13. Sees a run that dies of the first failure, goes on for ever, or does not forget old failures."""
+    """R13. Catches a run that dies of the first failure, goes on for ever, or does not forget old failures."""
     fails = iter([True, True, False, True, True, True])
     real = checkpoint.save
 
@@ -261,7 +261,7 @@ def test_a_tracker_that_is_not_installed_says_what_to_install(monkeypatch):
 
 
 def test_two_thousand_steps_leak_nothing(tmp_path):
-    """Sees a list that grows, a file that stays open, a thread that stays, a chunk that is compiled again."""
+    """Catches a list that grows, a file that stays open, a thread that stays, a chunk that is compiled again."""
     page = os.sysconf("SC_PAGE_SIZE")
     marks = []
 
@@ -293,7 +293,7 @@ def test_two_thousand_steps_leak_nothing(tmp_path):
 
 
 def test_two_hundred_repeats_of_a_step_are_one(tmp_path):
-    """R16. Sees a reduction whose order depends on the threads."""
+    """R16. Catches a reduction whose order depends on the threads."""
     state = start()
     step = jax.jit(ALGORITHM.step)
     batch = BATCHES.at(0)
@@ -302,7 +302,7 @@ def test_two_hundred_repeats_of_a_step_are_one(tmp_path):
 
 
 def test_a_dead_member_in_a_checkpoint_stays_dead_and_alone(tmp_path):
-    """A5 in a checkpoint. Sees a NaN that a load turns into life, or that spreads to the survivors."""
+    """A5 in a checkpoint. Catches a NaN that a load turns into life, or that spreads to the survivors."""
     state = start()
     broken = state._replace(particles=jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), state.particles))
     checkpoint.save(tmp_path, broken)

@@ -65,7 +65,7 @@ def features_of(W, x, space):
 
 @pytest.mark.parametrize("noisy", [False, True])
 def test_indicator_kernel_is_the_deep_ensemble(noisy):
-    """A1: sees a missing 1/n, a root of 2/n for a root of 2, or noise that is not tied to the particle's id."""
+    """A1: catches a missing 1/n, a root of 2/n for a root of 2, or noise that is not tied to the particle's id."""
     view, _ = make_view(draw(4))
     noise = rules.cholesky(jitter=0.0) if noisy else None
     coupled, _ = rules.w_svgd(kernels.indicator(), noise).force(KEY, view, ())
@@ -80,7 +80,7 @@ def test_indicator_kernel_is_the_deep_ensemble(noisy):
 
 @pytest.mark.parametrize("n", [2, 4])
 def test_exact_and_local_repulsion_cancel_in_sum(n):
-    """A2: sees a Jacobian at the wrong particle or a sign: sum_i R^ex_i = -sum_i R^loc_i, and pairwise for n = 2."""
+    """A2: catches a Jacobian at the wrong particle or a sign: sum_i R^ex_i = -sum_i R^loc_i, and pairwise for n = 2."""
     view, _ = make_view(draw(n))
     gram, _ = functional.on_functions(kernels.rbf(1.5), view, ())
     exact, local = flatten(EXACT(KEY, gram, view)), flatten(LOCAL(KEY, gram, view))
@@ -125,7 +125,7 @@ PAIRWISE = {
     ],
 )
 def test_stream_of_directions_equals_the_pair_loop(name, space, n, points):
-    """A4: sees a lost direction, an uncentred mean, right used for left; fewer points than particles, too."""
+    """A4: catches a lost direction, an uncentred mean, right used for left; fewer points than particles, too."""
     W = draw(n)
     view, x = make_view(W, space, points=points)
     kernel = PAIRWISE[name]
@@ -166,7 +166,7 @@ def along(alpha, z):
 
 @pytest.mark.parametrize("energy", [0.0, 0.5])
 def test_probe_is_exactly_unbiased(energy):
-    """A4: sees a probe that counts a kept direction again, or misses a scale: the mean over all signs is R^ex."""
+    """A4: catches a probe that counts a kept direction again, or misses a scale: the mean over all signs is R^ex."""
     view, gram, unit, _, shares, values, vectors = spectrum()
     kept = functional.directions(shares, energy)
     assert int(kept) == (0 if energy == 0 else 1)
@@ -192,7 +192,7 @@ def test_truncation_error_shrinks_with_energy():
 
 
 def test_linear_model_makes_all_forms_equal():
-    """A5: sees an inconsistent prior, Jacobian or bandwidth: f = fw exact = fw local = w in the metric of A."""
+    """A5: catches an inconsistent prior, Jacobian or bandwidth: f = fw exact = fw local = w in the metric of A."""
     random = np.random.default_rng(0)
     d, n, h, std = 3, 5, 1.7, 1.3
     A = jnp.asarray(random.normal(size=(d, d)) + 2 * np.eye(d))
@@ -282,7 +282,7 @@ def forces_of_one():
 
 @pytest.mark.parametrize(("name", "stochastic"), ONE)
 def test_one_particle_follows_its_own_score(name, stochastic):
-    """A7: sees a particle that repels itself, a 0/0 in the bandwidth, or noise of another scale than SGLD's."""
+    """A7: catches a particle that repels itself, a 0/0 in the bandwidth, or noise of another scale than SGLD's."""
     rule = rules.make(name, stochastic=stochastic)
     view, force = views_of_one()[rule.space, rule.functional], forces_of_one()[name, stochastic]
     score = view.backward(view.score_f + view.lift(view.prior_f)) if rule.functional else view.score_w
@@ -300,7 +300,7 @@ def test_one_particle_follows_its_own_score(name, stochastic):
 
 @pytest.mark.parametrize("likelihood", ["probabilities", "centred"])
 def test_pullback_equals_autodiff(likelihood):
-    """A8: sees a softmax Jacobian with a sign or a term missing, and centring that is not undone."""
+    """A8: catches a softmax Jacobian with a sign or a term missing, and centring that is not undone."""
     W = draw(4)
     view, x = make_view(W, likelihood)
 
@@ -332,7 +332,7 @@ def test_ssge_closed_form_is_the_spectral_form():
 
 
 def test_ssge_of_a_normal():
-    """A9: sees a flipped sign or a wrong scale of the estimated score.
+    """A9: catches a flipped sign or a wrong scale of the estimated score.
 
     The samples are quantiles: with 200 random ones the error exceeds 0.3 for nine seeds out of ten.
     """
@@ -347,7 +347,7 @@ def test_ssge_of_a_normal():
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", rounding(20 * 20, "float32"))])
 def test_linear_kernel_on_a_gaussian(dtype, tolerance):
-    r"""S2: sees a driving force or repulsion of the wrong size, and float64 that leaks into float32.
+    r"""S2: catches a driving force or repulsion of the wrong size, and float64 that leaks into float32.
 
     At rest :math:`M x_i + b = 0` for all i, with :math:`b = \bar s` and :math:`M = I + \overline{s x^T}`. Particles
     that span the space leave M = 0 and b = 0: the mean is the target's, and the covariance with divisor n, too.

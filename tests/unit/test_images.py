@@ -41,7 +41,7 @@ def load(name, part="train", root=None):
 
 
 def test_idx(mnist):
-    """Sees train and test exchanged, axes in another order, labels and images exchanged."""
+    """Catches train and test exchanged, axes in another order, labels and images exchanged."""
     train, test = load("mnist", "train", mnist), load("mnist", "test", mnist)
     assert (train.x.shape, train.x.dtype, train.y.dtype) == ((2, 2, 3, 1), np.uint8, np.int32)
     assert train.x[1, 0, 2, 0] == 8  # image 1, row 0, column 2 of 2 x 3 pixels that count up
@@ -52,7 +52,7 @@ def test_idx(mnist):
 
 
 def test_unpacked_idx_is_the_same(mnist):
-    """Sees a copy that torchvision left without .gz overlooked."""
+    """Catches a copy that torchvision left without .gz overlooked."""
     zipped = load("mnist", "train", mnist)
     for path in mnist.rglob("*.gz"):
         path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
@@ -61,7 +61,7 @@ def test_unpacked_idx_is_the_same(mnist):
 
 
 def test_cifar(tmp_path, monkeypatch):
-    """Sees colours first, rows and columns exchanged, batches in another order, the test batch among them."""
+    """Catches colours first, rows and columns exchanged, batches in another order, the test batch among them."""
     names = [entry.path for entry in sources.DATASETS["cifar10"].files]
     contents = {path: tiny_data.cifar([number, 9 - number]) for number, path in enumerate(names)}
     monkeypatch.setitem(sources.DATASETS, "cifar10", tiny_data.known("cifar10", contents))
@@ -84,7 +84,7 @@ def svhn(tmp_path, monkeypatch, labels, pixels):
 
 
 def test_svhn(tmp_path, monkeypatch):
-    """Sees 10 taken for a class of its own, and images along the wrong axis. Both of the usual places count."""
+    """Catches 10 taken for a class of its own, and images along the wrong axis. Both of the usual places count."""
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 4), dtype=np.uint8)
     content = svhn(tmp_path, monkeypatch, [10, 1, 9, 5], pixels)
     for path in ("test_32x32.mat", "SVHN/test_32x32.mat"):
@@ -105,7 +105,7 @@ def partial(root, monkeypatch, number=5):
 
 
 def test_partial_svhn_says_so(tmp_path, monkeypatch):
-    """Sees a partial set without its note, with labels, or in place of the whole one."""
+    """Catches a partial set without its note, with labels, or in place of the whole one."""
     partial(tmp_path, monkeypatch)
     loaded = load("svhn", "test", tmp_path)
     assert (loaded.x.shape, loaded.y) == ((5, 32, 32, 3), None)
@@ -116,13 +116,13 @@ def test_partial_svhn_says_so(tmp_path, monkeypatch):
 
 
 def test_partial_svhn_is_nothing_to_train_on(tmp_path, monkeypatch):
-    """Sees images without labels handed out as a training set."""
+    """Catches images without labels handed out as a training set."""
     partial(tmp_path, monkeypatch)
     refused("SVHN/train_32x32.mat: not on this machine", lambda: load("svhn", "train", tmp_path))
 
 
 def test_digits():
-    """Sees parts that overlap or leave something out, and a scale of 255 for values up to 16."""
+    """Catches parts that overlap or leave something out, and a scale of 255 for values up to 16."""
     pytest.importorskip("sklearn")
     train, test = load("digits"), load("digits", "test")
     assert (train.x.shape, test.x.shape) == ((1437, 8, 8, 1), (360, 8, 8, 1))
@@ -133,14 +133,14 @@ def test_digits():
 
 
 def test_no_digits_without_scikit_learn(monkeypatch):
-    """Sees a missing package reported by a traceback."""
+    """Catches a missing package reported by a traceback."""
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match=r"pip install 'stein\[sklearn\]'"):
         load("digits")
 
 
 def test_own_images(tmp_path):
-    """Sees a missing axis for colours, Fortran's order misread, another array of the archive taken."""
+    """Catches a missing axis for colours, Fortran's order misread, another array of the archive taken."""
     grey, colour = np.arange(24, dtype=np.uint8).reshape(2, 3, 4), np.arange(72).reshape(2, 4, 3, 3)
     np.save(tmp_path / "a.npy", grey)
     np.save(tmp_path / "f.npy", np.asfortranarray(colour))
@@ -156,7 +156,7 @@ LONG = np.arange(1000)
 
 
 def test_to_floats():
-    """Sees another scale, a result in float64, and pixels of different images mixed."""
+    """Catches another scale, a result in float64, and pixels of different images mixed."""
     x = np.array([[[[0], [51]]], [[[255], [102]]]], np.uint8)
     images = datasets.Images(x, None, "a")
     np.testing.assert_allclose(datasets.to_floats(images, flat=True), [[0, 0.2], [1, 0.4]], rtol=1e-7)
@@ -168,7 +168,7 @@ def test_to_floats():
 
 
 def test_search_order(tmp_path, monkeypatch):
-    """Sees any two of the four places exchanged, and a cache that hides what the user named."""
+    """Catches any two of the four places exchanged, and a cache that hides what the user named."""
     places = {place: tmp_path / place for place in ("given", "named", "package", "cache/stein/data")}
     entry = tiny_data.file("A/b.bin", b"x")._replace(packaged=str(places["package"] / "b.bin"))
     (tmp_path / "given").mkdir()
@@ -181,7 +181,7 @@ def test_search_order(tmp_path, monkeypatch):
 
 
 def test_debian_has_fashion_mnist_only():
-    """Sees MNIST, whose files have the same names, taken from the package of FashionMNIST."""
+    """Catches MNIST, whose files have the same names, taken from the package of FashionMNIST."""
     packaged = {entry.packaged for entry in sources.DATASETS["fashion-mnist"].files}
     assert packaged == {
         f"/usr/share/datasets/fashion-mnist/{part}-ubyte.gz"
@@ -191,7 +191,7 @@ def test_debian_has_fashion_mnist_only():
 
 
 def test_every_file_is_pinned_and_capped():
-    """Sees an entry without a digest or with a digest twice, and a download that nothing would stop."""
+    """Catches an entry without a digest or with a digest twice, and a download that nothing would stop."""
     files = [entry for dataset in sources.DATASETS.values() for entry in dataset.files]
     digests = [digest for entry in files for digest in entry.digests]
     assert len(files) == 4 + 4 + 6 + 2 + 4 * 43
@@ -244,7 +244,7 @@ IDX = {
 @pytest.mark.parametrize("pack", [tiny_data.zipped, bytes], ids=["gz", "plain"])
 @pytest.mark.parametrize("complaint", IDX)
 def test_bad_idx(mnist, complaint, pack):
-    """Sees a file read that is not the right one, or refused without its name."""
+    """Catches a file read that is not the right one, or refused without its name."""
     path = tiny_data.put(mnist, "MNIST/raw/train-images-idx3-ubyte.gz", pack(IDX[complaint]))
     refused(f"{path}: ", lambda: load("mnist", "train", mnist))
     refused(complaint, lambda: load("mnist", "train", mnist))
@@ -262,14 +262,14 @@ GZIP = {
 
 @pytest.mark.parametrize("name", GZIP)
 def test_bad_gzip(mnist, name):
-    """Sees a damaged archive read as far as it goes."""
+    """Catches a damaged archive read as far as it goes."""
     zipped = tiny_data.zipped(tiny_data.idx(tiny_data.PIXELS))
     path = tiny_data.put(mnist, "MNIST/raw/train-images-idx3-ubyte.gz", GZIP[name](zipped))
     refused(f"{path}: is truncated or damaged: ", lambda: load("mnist", "train", mnist))
 
 
 def test_a_bomb_is_not_unpacked(mnist, monkeypatch):
-    """Sees decompression that goes on after the cap: 1 GB out of 1 MB."""
+    """Catches decompression that goes on after the cap: 1 GB out of 1 MB."""
     bomb = gzip.compress(bytes(10**8)) * 10
     path = tiny_data.put(mnist, "MNIST/raw/train-images-idx3-ubyte.gz", bomb)
     read = []
@@ -285,7 +285,7 @@ def test_a_bomb_is_not_unpacked(mnist, monkeypatch):
     [([7, 10], "label 10 of image 1: must be 0 to 9"), ([7], "1 labels for 2 images"), ([1, 2, 3], "3 labels for 2")],
 )
 def test_bad_labels(mnist, monkeypatch, labels, complaint):
-    """Sees a class that no network has, and labels that belong to other images, even in a file that is pinned."""
+    """Catches a class that no network has, and labels that belong to other images, even in a file that is pinned."""
     contents = tiny_data.mnist() | {"MNIST/raw/train-labels-idx1-ubyte.gz": tiny_data.idx(np.array(labels, np.uint8))}
     monkeypatch.setitem(sources.DATASETS, "mnist", tiny_data.known("mnist", contents))
     for path, content in contents.items():
@@ -304,7 +304,7 @@ CIFAR = {
 
 @pytest.mark.parametrize("complaint", CIFAR)
 def test_bad_cifar(tmp_path, monkeypatch, complaint):
-    """Sees images shifted by a byte, and a wrong batch under a right name."""
+    """Catches images shifted by a byte, and a wrong batch under a right name."""
     contents = {entry.path: tiny_data.cifar([1, 2, 3]) for entry in sources.DATASETS["cifar10"].files}
     monkeypatch.setitem(sources.DATASETS, "cifar10", tiny_data.known("cifar10", contents))
     for path in contents:
@@ -314,14 +314,14 @@ def test_bad_cifar(tmp_path, monkeypatch, complaint):
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"MATLAB 5.0 MAT-file, and more"])
 def test_a_strange_mat_never_reaches_its_reader(tmp_path, monkeypatch, content):
-    """Sees SciPy's reader run on bytes that nobody vouches for."""
+    """Catches SciPy's reader run on bytes that nobody vouches for."""
     monkeypatch.setattr(images, "_read_svhn", lambda *_: pytest.fail("was read"))
     path = tiny_data.put(tmp_path, "SVHN/test_32x32.mat", content)
     refused(f"{path}: is ", lambda: load("svhn", "test", tmp_path))
 
 
 def test_svhn_needs_both_digests(tmp_path, monkeypatch):
-    """Sees MD5, for which collisions are cheap, accepted alone."""
+    """Catches MD5, for which collisions are cheap, accepted alone."""
     entry = sources.SVHN_TEST
     right = tiny_data.file("a", b"content").digests[0]
     md5 = "9a0364b9e99bb480dd25e1f0284c8555"  # of "content", by md5sum
@@ -371,7 +371,7 @@ OWN = {
 
 @pytest.mark.parametrize("complaint", OWN)
 def test_bad_own_images(tmp_path, complaint):
-    """Sees objects unpickled, memory taken because a header says so, floats cut off to zeros."""
+    """Catches objects unpickled, memory taken because a header says so, floats cut off to zeros."""
     path = tiny_data.put(tmp_path, "a.npy", OWN[complaint])
     refused(complaint, lambda: load(path))
     refused(str(path), lambda: load(path))
@@ -386,7 +386,7 @@ def archive(path, members, compression=zipfile.ZIP_STORED):
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_bad_archives(tmp_path):
-    """Sees a bomb unpacked, the second of two arrays of one name taken, a choice made for the user."""
+    """Catches a bomb unpacked, the second of two arrays of one name taken, a choice made for the user."""
     path = tmp_path / "a.npz"
     good = saved(GREY)
     archive(path, [("x.npy", good), ("x.npy", good)])
@@ -423,7 +423,7 @@ def test_bad_requests(tmp_path, complaint, action):
 
 
 def test_a_data_root_that_is_gone(monkeypatch):
-    """Sees a mistake in STEIN_DATA answered by a download."""
+    """Catches a mistake in STEIN_DATA answered by a download."""
     monkeypatch.setenv("STEIN_DATA", "/nowhere")
     refused("STEIN_DATA = /nowhere: no such directory", lambda: load("mnist"))
 
@@ -449,7 +449,7 @@ def yacht(tmp_path, monkeypatch):
 
 
 def test_uci(yacht):
-    """Sees the target among the inputs, training and test rows exchanged, rows in another order."""
+    """Catches the target among the inputs, training and test rows exchanged, rows in another order."""
     train, test = datasets.load_uci("yacht", 4, yacht, offline=True)
     assert train.x.tolist() == [[3, 300], [1, 100]]
     assert train.y.tolist() == [30, 10]
@@ -458,7 +458,7 @@ def test_uci(yacht):
 
 
 def test_a_changed_table_is_refused(yacht):
-    """Sees a table read with a number or a split that somebody changed."""
+    """Catches a table read with a number or a split that somebody changed."""
     for name in ("data.txt", "index_test_4.txt"):
         path = tiny_data.put(yacht, f"UCI/yacht/{name}", TABLE[name].replace(b"1", b"2", 1))
         refused(f"{path}: is not the file it should be", lambda: datasets.load_uci("yacht", 4, yacht, offline=True))
@@ -469,7 +469,7 @@ def test_a_changed_table_is_refused(yacht):
 
 
 def test_verify(mnist):
-    """Sees a broken file called right, one not looked at, or the name of another one in the complaint."""
+    """Catches a broken file called right, one not looked at, or the name of another one in the complaint."""
     assert list(catalogue.verify(["mnist"], mnist)) == [f"mnist: right, in {mnist}/MNIST/raw"]
     assert list(catalogue.verify([], mnist)) == [f"mnist: right, in {mnist}/MNIST/raw"]
     for path in sorted(mnist.rglob("*.gz")):
@@ -482,7 +482,7 @@ def test_verify(mnist):
 
 
 def test_state(mnist, tmp_path):
-    """Sees a data set called here that is not, or is not whole."""
+    """Catches a data set called here that is not, or is not whole."""
     entry = sources.DATASETS["mnist"]
     assert catalogue.state(entry, mnist) == f"in {mnist}/MNIST/raw"
     next(mnist.rglob("*.gz")).unlink()
@@ -506,7 +506,7 @@ real = pytest.mark.skipif(not ROOT, reason="needs the real data sets: set STEIN_
     ],
 )
 def test_real_images(name, shape, labels, mean, std):
-    """Sees colours or parts exchanged, another scale, labels shifted against the images."""
+    """Catches colours or parts exchanged, another scale, labels shifted against the images."""
     train, test = (datasets.load_images(name, part, ROOT, offline=True) for part in ("train", "test"))
     assert (train.x.shape, test.x.shape) == (shape, (10_000, *shape[1:]))
     assert train.y[:5].tolist() == labels
@@ -520,7 +520,7 @@ def test_real_images(name, shape, labels, mean, std):
 
 @real
 def test_real_partial_svhn():
-    """Sees the note of a partial set lost."""
+    """Catches the note of a partial set lost."""
     loaded = datasets.load_images("svhn", "test", ROOT, offline=True)
     assert (loaded.x.shape[1:], loaded.y is None) == ((32, 32, 3), "partial" in loaded.note)
 
@@ -536,7 +536,7 @@ def test_real_partial_svhn():
     ],
 )
 def test_real_tables(name, rows, inputs, targets):
-    """Sees rows in both parts or in none, an input taken for the target, inputs and targets of different rows."""
+    """Catches rows in both parts or in none, an input taken for the target, inputs and targets of different rows."""
     seen = set()
     for split in range(uci.SPLITS):
         train, test = datasets.load_uci(name, split, ROOT, offline=True)

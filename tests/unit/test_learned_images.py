@@ -32,7 +32,7 @@ def parts(monkeypatch):
 
 
 def test_classes_are_renumbered_as_they_are_listed(parts):
-    """Sees classes in the order of their size, images that keep another's class, and a class too many."""
+    """Catches classes in the order of their size, images that keep another's class, and a class too many."""
     train, test = images.load(Data(name="mnist", classes=(7, 2)), flat=True)
     assert (numbers(train.x), train.y.tolist()) == ([1, 2, 3, 5], [0, 1, 0, 1])
     assert (numbers(test.x), test.y.tolist()) == ([TEST, TEST + 2], [1, 0])
@@ -41,7 +41,7 @@ def test_classes_are_renumbered_as_they_are_listed(parts):
 
 
 def test_pixels_are_from_0_to_1_and_flat_only_where_asked(parts):
-    """Sees pixels that are scaled by 255 where the brightest is 16."""
+    """Catches pixels that are scaled by 255 where the brightest is 16."""
     parts["train"] = parts["train"]._replace(top=7)
     train, test = images.load(Data(name="digits"), flat=False)
     assert (train.x.shape, test.x.shape, train.x.dtype) == ((8, 1, 1, 3), (4, 1, 1, 3), np.float32)
@@ -55,8 +55,8 @@ def test_a_class_that_is_not_there_is_named(parts):
 
 
 def test_validation_images_come_from_training_alone(parts):
-    """The test part cannot be loaded here. Sees a validation that reads it, that shares images with training, that does
-    not follow data.seed and data.test_fraction, or that has classes which are not learned."""
+    """The test part cannot be loaded here. Catches a validation that reads it, that shares images with training, that
+    does not follow data.seed and data.test_fraction, or that has classes which are not learned."""
     del parts["test"]
     parts["train"] = numbered(np.arange(40) % 4)
     section = Data(name="mnist", validate=True, test_fraction=0.25, classes=(3, 1))
@@ -71,7 +71,7 @@ def test_validation_images_come_from_training_alone(parts):
 
 @pytest.mark.parametrize("classes", [(), (0, 1)])
 def test_the_first_5000_of_cifar_are_never_trained_on(parts, classes):
-    """Validation or not, and whichever classes are learned. Sees the first 5,000 of the chosen classes instead, a
+    """Validation or not, and whichever classes are learned. Catches the first 5,000 of the chosen classes instead, a
     validation that reads the test part, and one that is a fraction."""
     parts |= {"train": numbered(np.arange(5006) % 3), "test": numbered(np.arange(6) % 3, first=6000)}
     section = Data(name="cifar10", classes=classes, test_fraction=0.5)
@@ -86,7 +86,7 @@ def test_the_first_5000_of_cifar_are_never_trained_on(parts, classes):
 
 
 def test_other_classes_are_those_of_both_parts_that_are_not_learned(parts):
-    """Sees classes that are learned among them, and a part left out."""
+    """Catches classes that are learned among them, and a part left out."""
     found, note = images.outside("other-classes", Data(name="mnist", classes=(7, 2)), flat=True)
     assert (numbers(found), note) == ([0, 4, 6, 7, TEST + 1, TEST + 3], "")
     with pytest.raises(ValueError, match="--ood other-classes: the run learns all classes"):
@@ -94,7 +94,7 @@ def test_other_classes_are_those_of_both_parts_that_are_not_learned(parts):
 
 
 def test_other_sets_are_their_first_test_images_with_their_note(parts):
-    """As many as the paper has. Sees training images, all of them, and a note that is lost."""
+    """As many as the paper has. Catches training images, all of them, and a note that is lost."""
     del parts["train"]
     parts["test"] = numbered(np.zeros(images.MOST_OUTSIDE + 5), TEST)._replace(y=None, note="half of it")
     found, note = images.outside("svhn", Data(name="cifar10"), flat=False)

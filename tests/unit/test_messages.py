@@ -38,7 +38,7 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_that_is_not_comma_separated_with_a_header(name, tmp_path):
-    """Sees a first row lost as a header, a comma read in the wrong place, a column called missing that is there."""
+    """Catches a first row lost as a header, a comma read in the wrong place, a column called missing that is there."""
     text, complaint = TABLES[name]
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(ValueError, match=r"t\.csv") as caught:
@@ -82,7 +82,7 @@ def test_paths_of_the_command_line_start_here_and_those_of_the_file_there(tmp_pa
 
 
 def test_out_that_is_no_directory_says_so(tmp_path, capsys):
-    """Sees a bare errno, a traceback, or a file overwritten."""
+    """Catches a bare errno, a traceback, or a file overwritten."""
     (tmp_path / "run.toml").write_text('data.name = "regression-1d"')
     (tmp_path / "file").write_text("mine")
     for out, complaint in {
@@ -173,7 +173,7 @@ def full(*_):
 
 
 def test_a_full_disk_is_told_once_by_the_log(tmp_path, monkeypatch):
-    """Sees the same warning at every chunk; a second trouble after room was made is told again."""
+    """Catches the same warning at every chunk; a second trouble after room was made is told again."""
     told = []
     log = hooks.Log(tmp_path / "log", told.append)
     log(moment(1))
@@ -231,7 +231,7 @@ def test_an_error_ends_the_run_with_its_reason_on_record(tmp_path, monkeypatch):
 
 
 def test_nothing_is_better_than_nan(tmp_path):
-    """Sees a NaN kept as the best checkpoint, or counted by early stopping, though the log does not have it."""
+    """Catches a NaN kept as the best checkpoint, or counted by early stopping, though the log does not have it."""
     x, y = data.regression_1d()
     target = targets.posterior(models.mlp([1, 4, 1]), likelihoods.gaussian(0.5), priors.normal(), len(x))
     algorithm = build("de", target)
@@ -259,7 +259,7 @@ def test_a_pipe_that_breaks_elsewhere_is_no_success(monkeypatch, capsys):
 
 
 def test_an_old_config_keeps_its_fingerprint():
-    """Of version 0.1.0, all keys written out. Sees a default changed (`schema.FORMER` wants the old one): the
+    """Of version 0.1.0, all keys written out. Catches a default changed (`schema.FORMER` wants the old one): the
     checkpoints of runs that were begun before would be refused."""
     text = (Path(__file__).parents[1] / "reliability" / "golden" / "config-0.1.0.toml").read_text()
     expected = "8a80dfa365edce4eda5be38746948b7994d2ba4e9e136d6a5e2fc42a8e6e182b"
@@ -307,7 +307,7 @@ def test_status_tells_failed_from_stopped_and_finished(tmp_path, capsys):
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_status_keeps_a_run_on_one_line(width, tmp_path):
-    """Sees names, states or methods that are broken over two lines, and names cut so that runs look alike."""
+    """Catches names, states or methods that are broken over two lines, and names cut so that runs look alike."""
     base = tmp_path / "a-rather-long-folder-name-of-a-project" / "runs"
     names = ["houses-fw-svgd-l-stochastic-2", "houses-fw-svgd-l-stochastic-3", "de"]
     for name in names:
@@ -362,7 +362,7 @@ def test_tags_are_grouped(name, tag):
 
 
 def test_every_number_of_a_run_has_a_group(tmp_path):
-    """Sees a metric that is new and has no group, by what TensorBoard itself reads."""
+    """Catches a metric that is new and has no group, by what TensorBoard itself reads."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     x, y = data.regression_1d()
@@ -377,7 +377,7 @@ def test_every_number_of_a_run_has_a_group(tmp_path):
 
 
 def test_data_of_the_command_line_replace_those_of_the_file(tmp_path):
-    """What `stein demo` ends with: a written config, and a table of one's own. Sees "data.name is given too"."""
+    """What `stein demo` ends with: a written config, and a table of one's own. Catches "data.name is given too"."""
     path = tmp_path / "stein.toml"
     path.write_text(configs.template())
     found = configs.load(path, ["data.file=houses.csv", "data.target=price"]).data

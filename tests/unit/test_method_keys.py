@@ -67,7 +67,7 @@ SHORT = ("repulsion_energy", "freeze_bandwidth_after", "freeze_preconditioner_af
 
 @pytest.mark.parametrize("name", [pytest.param(p, marks=() if p in SHORT else pytest.mark.long) for p in PAIRS])
 def test_the_key_changes_the_result(name):
-    """Sees a key that is read and forgotten on its way to the rule, the step or the target."""
+    """Catches a key that is read and forgotten on its way to the rule, the step or the target."""
     before, change = PAIRS[name]
     replaced = {line.split(" = ")[0] for line in change.splitlines()}
     kept = [line for line in before.splitlines() if line.split(" = ")[0] not in replaced]
@@ -112,7 +112,7 @@ def test_the_gaussian_process_is_an_rbf_covariance():
 
 @pytest.mark.parametrize("points", [90, 500])
 def test_the_gaussian_process_survives_float32(points):
-    """Sees a covariance of a full batch that is singular in float32: NaN from its Cholesky factor."""
+    """Catches a covariance of a full batch that is singular in float32: NaN from its Cholesky factor."""
     prior = _functional_prior(settings(GP))
     x = jnp.linspace(-1.0, 1.0, points, dtype=jnp.float32)[:, None]
     score = prior(jax.random.key(0), jnp.ones((2, points, 1), jnp.float32), jnp.ones(2, bool), x, no_draws)

@@ -134,7 +134,7 @@ def convolve(x, layer):
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("shared", [True, False], ids=["images shared", "images of each member"])
 def test_members_that_take_turns_convolve_alike(stride, shared):
-    """As XLA's own convolutions of all members together, values and gradients, odd sizes and even ones. Sees filters
+    """As XLA's own convolutions of all members together, values and gradients, odd sizes and even ones. Catches filters
     that are not turned round for the gradient, and a stride whose gradient falls on the wrong pixels."""
     images = normal(1, *(() if shared else (2,)), 2, 7, 8, 3, dtype=jnp.float64)
     filters, weight = normal(0, 2, 3, 3, 3, 4, dtype=jnp.float64), normal(2, 4, dtype=jnp.float64)
@@ -171,7 +171,7 @@ def test_a_resnet_against_numpy():
 
 
 def test_first_weights_of_a_resnet_fill_their_bounds():
-    """Sees a bound taken from another layer, or from the stack of blocks."""
+    """Catches a bound taken from another layer, or from the stack of blocks."""
     weights = models.resnet32(channels=1, blocks=3).init(KEY)
     for layer, inputs in (
         (weights.stem, 9),

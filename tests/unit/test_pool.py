@@ -15,7 +15,7 @@ TRIAL = search.Trial("000", {"train.steps": 5}, Config(Data(name="digits")))
 
 
 def test_several_processes_get_what_is_missing_and_their_steps_are_shown(tmp_path, monkeypatch):
-    """Sees more processes than work, a bar of another length, and steps of other runs."""
+    """Catches more processes than work, a bar of another length, and steps of other runs."""
     shown, called = [], []
 
     def in_processes(work, wanted, workers, watch):
@@ -39,14 +39,14 @@ def test_several_processes_get_what_is_missing_and_their_steps_are_shown(tmp_pat
 
 
 def test_one_process_is_this_one():
-    """Sees bars that nobody asked for, and none where one was."""
+    """Catches bars that nobody asked for, and none where one was."""
     seen = []
     pool.make_missing(lambda cell, show: seen.append((cell, show)), {Path("a"): 1, Path("b"): 2}, 10, 1, print)
     assert seen == [(1, True), (2, True)]
 
 
 def test_a_killed_command_leaves_no_process_behind(tmp_path):
-    """Sees cells that go on training for nobody, and hold the locks of their runs."""
+    """Catches cells that go on training for nobody, and hold the locks of their runs."""
     cell = f"import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(99)"
     script = f"from stein.runs import pool; pool.in_processes(exec, [{cell!r}] * 4, 2, lambda: None)"
     command = subprocess.Popen([sys.executable, "-c", script])
@@ -66,6 +66,6 @@ def test_a_killed_command_leaves_no_process_behind(tmp_path):
 
 
 def test_work_can_be_sent_to_another_process(tmp_path):
-    """Sees a part of it that only this process knows."""
+    """Catches a part of it that only this process knows."""
     sent = pickle.loads(pickle.dumps((partial(trials.make_trial, tmp_path), TRIAL)))  # noqa: S301
     assert (sent[0].func, sent[0].args, sent[1]) == (trials.make_trial, (tmp_path,), TRIAL)

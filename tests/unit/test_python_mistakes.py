@@ -133,7 +133,7 @@ def test_a_mistake_is_told_in_one_line(message):
 
 
 def test_predictions_and_training_take_tables_and_lists():
-    """A table of pandas, integers and truth values among its columns, and a list. Sees them refused, and columns in
+    """A table of pandas, integers and truth values among its columns, and a list. Catches them refused, and columns in
     another order."""
     table = pd.DataFrame({"a": [0.5, 1.5, 2.5], "b": [1, 2, 3], "c": [True, False, True]})
     values = np.array([[0.5, 1, 1], [1.5, 2, 0], [2.5, 3, 1]])
@@ -173,7 +173,7 @@ def with_dead_member(weights=1e18):
 
 @pytest.mark.parametrize("weights", [1e200, 5.0, float("nan")])
 def test_predictions_are_of_the_living(weights):
-    """The dead one's outputs overflow, are wrong but finite, or are not numbers. Sees it in the mean."""
+    """The dead one's outputs overflow, are wrong but finite, or are not numbers. Catches it in the mean."""
     state = with_dead_member(weights)
     f = predict.outputs(MODEL, state, X)
     np.testing.assert_array_equal(f, predict.outputs(MODEL, STATE, X)[jnp.array([0, 2, 3])])
@@ -185,7 +185,7 @@ def test_predictions_are_of_the_living(weights):
 
 @pytest.mark.parametrize("ask", [predict.outputs, predict.in_chunks])
 def test_particles_whose_answers_are_not_finite_are_named(ask):
-    """Particles alone do not say who is dead. Sees NaN returned without a word, and the wrong member named."""
+    """Particles alone do not say who is dead. Catches NaN returned without a word, and the wrong member named."""
     state = with_dead_member(1e200)
     with pytest.raises(ValueError, match="members 1 answer with numbers that are not finite: pass the state"):
         ask(MODEL, state.particles, X)
@@ -198,7 +198,7 @@ def test_particles_whose_answers_are_not_finite_are_named(ask):
 
 
 def test_predictions_inside_jit_are_of_given_particles():
-    """Sees checks that need numbers where there are none yet."""
+    """Catches checks that need numbers where there are none yet."""
     ask = jax.jit(lambda particles, x: predict.outputs(MODEL, particles, x))
     np.testing.assert_allclose(ask(STATE.particles, X), predict.outputs(MODEL, STATE, X), rtol=1e-12)
     with pytest.raises(ValueError, match="inside jit nobody knows yet who is alive"):

@@ -23,7 +23,7 @@ MEANS, SIGMAS, TARGETS = RANDOM.normal(size=(7, 30, 2)), RANDOM.uniform(0.2, 2, 
 
 
 def test_nll_brier_and_accuracy_are_scikit_learns():
-    """Sees members averaged after the logarithm, a Brier score of the true class alone, and one cut in half."""
+    """Catches members averaged after the logarithm, a Brier score of the true class alone, and one cut in half."""
     assert classification.nll(np.log(P), Y) == pytest.approx(sklearn.log_loss(Y, MEAN), abs=1e-12)
     brier = sklearn.brier_score_loss(Y, MEAN, labels=range(4), scale_by_half=False)
     assert classification.brier(MEAN, Y) == pytest.approx(brier, abs=1e-12)
@@ -31,14 +31,14 @@ def test_nll_brier_and_accuracy_are_scikit_learns():
 
 
 def test_nll_paper_has_its_logarithm_outside():
-    """(0.5 + 0.25)/2. Sees the proper score in its place."""
+    """(0.5 + 0.25)/2. Catches the proper score in its place."""
     logs, y = np.log([[[0.5, 0.5], [0.75, 0.25]]]), np.array([0, 1])
     assert classification.nll_paper(logs, y) == pytest.approx(-np.log(0.375), abs=1e-12)
     assert classification.nll(logs, y) == pytest.approx((np.log(2) + np.log(4)) / 2, abs=1e-12)
 
 
 def test_a_sure_mistake_has_its_whole_price():
-    """Two members, both wrong with logits of hundreds. Sees logarithms of probabilities that are zero in float32."""
+    """Two members, both wrong with logits of hundreds. Catches logarithms of probabilities that are zero in float32."""
     logs = np.array(jax.nn.log_softmax(jnp.array([[[500.0, 0.0]], [[200.0, 0.0]]], jnp.float32)))
     found = evaluate.classification(logs, np.array([1]))
     assert found["nll"] == pytest.approx(200 + np.log(2), rel=rounding(2, "float32"))
@@ -49,7 +49,7 @@ def test_a_sure_mistake_has_its_whole_price():
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.floats(0.1, 1000))
 def test_an_ensemble_is_at_least_as_good_as_its_members(seed, members, sharpness):
-    """Jensen, twice, and no number knows the order of members or points. Sees a mean on the wrong side."""
+    """Jensen, twice, and no number knows the order of members or points. Catches a mean on the wrong side."""
     random = np.random.default_rng(seed)
     logs, y = log_softmax(sharpness * random.normal(size=(members, 20, 3)), axis=2), random.integers(0, 3, 20)
     found = evaluate.classification(logs, y)
@@ -64,7 +64,7 @@ def test_an_ensemble_is_at_least_as_good_as_its_members(seed, members, sharpness
 
 
 def test_members_one_by_one_and_in_pairs():
-    """Three members, three points. Sees pairs with oneself counted, and members averaged before they answer."""
+    """Three members, three points. Catches pairs with oneself counted, and members averaged before they answer."""
     answers = np.array([[0, 1, 1], [0, 0, 1], [0, 0, 2]])
     p = np.eye(3)[answers]
     assert classification.accuracy_of_members(p, np.array([0, 1, 1])).tolist() == pytest.approx([1, 2 / 3, 1 / 3])
@@ -74,7 +74,8 @@ def test_members_one_by_one_and_in_pairs():
 
 
 def test_crps_is_scoringrules():
-    """Of mixtures with unequal widths, averaged. Sees the half of the second term, widths that are added, and 1/n."""
+    """Of mixtures with unequal widths, averaged. Catches the half of the second term, widths that are added, and
+    1/n."""
     members_last = [np.moveaxis(v, 0, -1) for v in (MEANS, SIGMAS)]
     expected = scoringrules.crps_mixnorm(TARGETS, *members_last).mean()
     assert regression.crps(MEANS, SIGMAS, TARGETS) == pytest.approx(expected, abs=1e-12)
@@ -83,7 +84,7 @@ def test_crps_is_scoringrules():
 
 
 def test_regression_nll_is_that_of_the_mixture():
-    """Against SciPy's densities. Sees targets averaged instead of added, and members mixed for each target alone."""
+    """Against SciPy's densities. Catches targets averaged instead of added, and members mixed for each target alone."""
     densities = stats.norm(MEANS, SIGMAS).pdf(TARGETS[None]).prod(axis=2)
     expected = -np.log(densities.mean(axis=0)).mean()
     assert regression.nll(MEANS, SIGMAS, TARGETS) == pytest.approx(expected, abs=1e-12)
@@ -94,7 +95,8 @@ def test_regression_nll_is_that_of_the_mixture():
 
 
 def test_intervals_hold_what_their_quantiles_enclose():
-    """Against the quantiles of many draws of each mixture, and exactly for one Gaussian. Sees one-sided intervals."""
+    """Against the quantiles of many draws of each mixture, and exactly for one Gaussian. Catches one-sided
+    intervals."""
     levels = regression.levels(MEANS, SIGMAS, TARGETS)
     np.testing.assert_allclose(levels, stats.norm(MEANS, SIGMAS).cdf(TARGETS[None]).mean(axis=0), rtol=1e-12)
     z = np.array([[0.0], [0.6], [-0.7], [1.7], [-1.9], [3.0]])
@@ -123,7 +125,7 @@ def test_chunks_change_nothing_but_memory():
 
 
 def test_activations_of_one_chunk_only():
-    """The model is asked for no more than a chunk, and compiled for one size. Sees all inputs at once."""
+    """The model is asked for no more than a chunk, and compiled for one size. Catches all inputs at once."""
     sizes = []
 
     def apply(weights, inputs):

@@ -44,7 +44,7 @@ def load(folder: Path, text: str) -> search.Plan:
 
 
 def test_a_grid_has_every_combination_once(tmp_path):
-    """Keys with dots as TOML reads them, quoted or not. Sees settings that do not reach the config."""
+    """Keys with dots as TOML reads them, quoted or not. Catches settings that do not reach the config."""
     plan = load(tmp_path, BASE + GRID)
     chosen = [(trial.config.optimiser.learning_rate, trial.config.annealing.name) for trial in plan.trials]
     assert chosen == [(rate, name) for rate in (1e-3, 1e-2) for name in ("none", "linear", "cyclical")]
@@ -55,8 +55,8 @@ def test_a_grid_has_every_combination_once(tmp_path):
 
 
 def test_random_trials_are_drawn_as_asked(tmp_path):
-    """Sees a range that is left, a linear draw where log is asked, ends that are never drawn, and values of two trials
-    or two keys that come from the same number."""
+    """Catches a range that is left, a linear draw where log is asked, ends that are never drawn, and values of two
+    trials or two keys that come from the same number."""
     plan = load(tmp_path, BASE + RANDOM.format(trials=300, seed=0))
     rates, temperatures, particles, sizes, names = (
         [trial.settings[key] for trial in plan.trials] for key in plan.trials[0].settings
@@ -76,7 +76,7 @@ def test_random_trials_are_drawn_as_asked(tmp_path):
 
 
 def test_a_longer_search_begins_with_the_shorter_one(tmp_path):
-    """Sees trials on disk that the same seed does not draw again, and a seed that does nothing."""
+    """Catches trials on disk that the same seed does not draw again, and a seed that does nothing."""
     short, again, longer, other = (
         load(tmp_path, BASE + RANDOM.format(trials=trials, seed=seed)).trials
         for trials, seed in ((3, 0), (3, 0), (5, 0), (3, 1))
@@ -86,7 +86,7 @@ def test_a_longer_search_begins_with_the_shorter_one(tmp_path):
 
 
 def test_test_images_stay_unseen(tmp_path):
-    """Sees a search on test images: by default, by the spec, by a key, and by early stopping of the best config."""
+    """Catches a search on test images: by default, by the spec, by a key, and by early stopping of the best config."""
     assert all(trial.config.data.validate for trial in load(tmp_path, BASE + GRID).trials)
     for broken, words in (
         (BASE.replace("[base.train]", "validate = false\n[base.train]"), "base.data.validate: got false; must be true"),
@@ -101,7 +101,7 @@ def test_test_images_stay_unseen(tmp_path):
 
 
 def test_a_config_of_its_own(tmp_path):
-    """The best config of one search is the base of the next; its paths start at its own folder. Sees the test images
+    """The best config of one search is the base of the next; its paths start at its own folder. Catches the test images
     read because that config is made for them."""
     (tmp_path / "inner").mkdir()
     configs_ = {"images": 'name = "digits"\nvalidate = false', "file": 'file = "own.npz"'}
@@ -149,7 +149,7 @@ def test_a_config_of_its_own(tmp_path):
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line_with_its_key(text, words, tmp_path):
-    """Sees a bad trial that is found only when its turn comes."""
+    """Catches a bad trial that is found only when its turn comes."""
     with pytest.raises(ConfigError, match=words) as caught:
         load(tmp_path, text)
     assert str(caught.value).startswith(str(tmp_path))
@@ -157,7 +157,7 @@ def test_what_is_wrong_is_said_in_one_line_with_its_key(text, words, tmp_path):
 
 
 def test_trials_of_another_search_are_not_taken_over(tmp_path):
-    """Sees numbers of old settings under the name of new ones."""
+    """Catches numbers of old settings under the name of new ones."""
     plan = load(tmp_path, BASE + GRID)
     place = plan.trials[1].place(tmp_path / "out")
     place.mkdir(parents=True)
@@ -177,7 +177,7 @@ def test_the_example_is_the_papers_grid():
 
 
 def test_a_search_is_checked_without_jax(tmp_path):
-    """Sees a complaint that comes after seconds of imports."""
+    """Catches a complaint that comes after seconds of imports."""
     (tmp_path / "spec.toml").write_text(BASE + GRID)
     script = "import sys; from pathlib import Path; from stein.runs import search; search.load(Path(sys.argv[1]))"
     script += "; sys.exit(bool({'jax', 'equinox', 'optax'} & set(sys.modules)))"

@@ -21,7 +21,7 @@ TWO = np.repeat(MEANS, 2, axis=2)
 
 @pytest.mark.parametrize("judge", [evaluate.regression, evaluate.regression_curves])
 def test_a_target_without_its_axis_is_the_same_target(judge):
-    """y of (n,), which `data.load_arrays` returns, and (n, 1). Sees them broadcast to (n, n)."""
+    """y of (n,), which `data.load_arrays` returns, and (n, 1). Catches them broadcast to (n, n)."""
     expected = judge(MEANS, SIGMAS, Y[:, None])
     assert judge(MEANS, SIGMAS, Y) == expected
     assert judge(MEANS[:, :, 0], SIGMAS, Y) == expected
@@ -35,7 +35,7 @@ def test_the_rmse_is_that_of_a_loop():
 
 
 def test_labels_may_have_an_axis_too_many():
-    """(n, 1) labels of any integer type. Sees them compared with every point."""
+    """(n, 1) labels of any integer type. Catches them compared with every point."""
     expected = evaluate.classification(LOGS, LABELS)
     for same in (LABELS[:, None], LABELS.astype(np.uint8), LABELS.tolist(), pd.DataFrame({"y": LABELS})):
         assert evaluate.classification(LOGS, same) == expected
@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_refused_in_one_line(line):
 # `perfect` takes two counts; the numbers of `diagnostics` come from jitted steps whose shapes are the library's own.
 @pytest.mark.parametrize("module", [calibration, classification, divergence, ood, regression, uncertainty])
 def test_every_metric_is_in_the_table(module):
-    """Sees a metric added without its check."""
+    """Catches a metric added without its check."""
     short = module.__name__.split(".")[-1]
     public = [n for n, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
     tried = {line.split("(")[0] for line in MISFITS}
@@ -128,7 +128,7 @@ def test_every_metric_is_in_the_table(module):
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_crps_of_certain_members_is_the_absolute_error(n):
-    """Sigma of zero, at the target and beside it; several members by the definition. Sees 0/0."""
+    """Sigma of zero, at the target and beside it; several members by the definition. Catches 0/0."""
     means, y = np.array([[[1.0], [2.0]], [[4.0], [2.0]], [[0.5], [2.0]]])[:n], np.array([[1.0], [2.5]])
     zero = np.zeros_like(means)
     expected = np.abs(means - y).mean() - 0.5 * np.abs(means[:, None] - means[None]).mean()
@@ -137,7 +137,7 @@ def test_crps_of_certain_members_is_the_absolute_error(n):
 
 
 def test_the_other_numbers_of_certain_members():
-    """A certain hit is inside every interval, a certain miss has no density. Sees NaN, and a warning."""
+    """A certain hit is inside every interval, a certain miss has no density. Catches NaN, and a warning."""
     means, y = np.zeros((2, 2, 1)), np.array([0.0, 1.0])
     found = evaluate.regression(means, np.zeros_like(means), y)
     assert (found["coverage_50"], found["coverage_95"]) == (0.5, 0.5)

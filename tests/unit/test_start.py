@@ -47,7 +47,8 @@ def test_particles_over_the_last_layer_of_a_pretrained_network():
 
 
 def test_a_learned_noise_finds_the_noise_of_the_data():
-    """Data with noise 0.25; a network that fits it learns log sigma near log 0.25. Sees a wrong score of log sigma."""
+    """Data with noise 0.25; a network that fits it learns log sigma near log 0.25. Catches a wrong score of log
+    sigma."""
     network = models.with_log_sigma(models.mlp([1, 20, 20, 1]))
     target = targets.posterior(network, likelihoods.gaussian(None), priors.normal(), len(X))
     algo = build("de", target, learning_rate=0.01, start="model")
@@ -59,14 +60,14 @@ def test_a_learned_noise_finds_the_noise_of_the_data():
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_identical_particles_do_not_fly_apart(dtype):
-    """The median distance is zero and the bandwidth at its floor. Sees a division by it."""
+    """The median distance is zero and the bandwidth at its floor. Catches a division by it."""
     x = jnp.full((5, 3), 7.3, dtype)
     gram, _ = kernels.rbf()(x, jnp.ones(5, bool), ())
     assert float(jnp.abs(gram.repulsion(x)).max()) < 1e-3
 
 
 def test_a_w_svgd_step_needs_at_most_eight_times_the_particles():
-    """n = 100 networks of 99,710 weights in float32, Adam. Sees any n x n x d array (100 times the particles)."""
+    """n = 100 networks of 99,710 weights in float32, Adam. Catches any n x n x d array (100 times the particles)."""
     network = models.mlp([784, 100, 100, 100, 10])
     in_float32 = network._replace(
         init=lambda key: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), network.init(key))
@@ -101,7 +102,7 @@ def test_samples_are_thinned_after_burn_in_and_go_to_arviz():
 
 
 def test_training_again_does_not_compile_again():
-    """Sees a jit made anew on every call of ``train.run``."""
+    """Catches a jit made anew on every call of ``train.run``."""
     algo = build("de", TARGET)
     batches = data.Batches(X, Y, 32, jax.random.key(1))
     state, _ = train.run(algo, algo.init(jax.random.key(0), 2), batches, 4, chunk=2)

@@ -23,7 +23,7 @@ LOG_P, LOG_FAR, LOG_NEAR = np.log(P), np.log(FAR), np.log(NEAR)
 
 
 def test_one_set_has_plain_names_several_have_both():
-    """Sees the last set as the primary one, names that are lost, and scores of another set."""
+    """Catches the last set as the primary one, names that are lost, and scores of another set."""
     alone = evaluate.classification(LOG_P, Y, {"far": LOG_FAR})
     two = evaluate.classification(LOG_P, Y, {"far": LOG_FAR, "near": LOG_NEAR})
     assert not any(name.startswith("far_") for name in alone)
@@ -34,7 +34,7 @@ def test_one_set_has_plain_names_several_have_both():
 
 
 def test_each_number_is_by_its_own_uncertainty():
-    """Sees scores mixed up, inside for outside, and a ratio the wrong way round."""
+    """Catches scores mixed up, inside for outside, and a ratio the wrong way round."""
     found = evaluate.classification(LOG_P, Y, {"far": LOG_FAR})
     scores = {
         "h": [uncertainty.entropy(p.mean(axis=0)) for p in (FAR, P)],
@@ -49,8 +49,8 @@ def test_each_number_is_by_its_own_uncertainty():
 
 
 def test_curves_agree_with_the_numbers():
-    """By loops over a pool with outside points among the sure ones. Sees outside points that count as right, a pool cut
-    at the wrong end, and a curve that is longer than the test points."""
+    """By loops over a pool with outside points among the sure ones. Catches outside points that count as right, a pool
+    cut at the wrong end, and a curve that is longer than the test points."""
     found = evaluate.classification(LOG_P, Y, {"near": LOG_NEAR})
     entropies = np.concatenate([uncertainty.entropy(p.mean(axis=0)) for p in (P, NEAR)])
     right = [*(P.mean(axis=0).argmax(axis=1) == Y), *[False] * 30]
@@ -66,7 +66,7 @@ def test_curves_agree_with_the_numbers():
 
 
 def test_rounding_does_not_rank_sure_answers():
-    """Errors of about 1e-7, and the answers of the larger entropies wrong. Sees probabilities of float32, whose
+    """Errors of about 1e-7, and the answers of the larger entropies wrong. Catches probabilities of float32, whose
     distance next to one is as large."""
     random = np.random.default_rng(3)
     logits = np.stack([random.uniform(15, 16.6, 400), np.zeros(400), random.uniform(-3, 0, 400)], axis=1)
@@ -77,7 +77,7 @@ def test_rounding_does_not_rank_sure_answers():
 
 
 def test_curves_are_thinned_to_both_ends_and_fit_into_json():
-    """Sees a curve of thousands of points, and one that loses its first or last."""
+    """Catches a curve of thousands of points, and one that loses its first or last."""
     p = np.repeat(LOG_P, 20, axis=1)
     curves = evaluate.classification_curves(p, np.repeat(Y, 20))
     points = curves["calibration"]["test"]["points"]
@@ -87,7 +87,7 @@ def test_curves_are_thinned_to_both_ends_and_fit_into_json():
 
 
 def test_a_single_member_and_no_other_points():
-    """Sees a division by n - 1 = 0."""
+    """Catches a division by n - 1 = 0."""
     found = evaluate.classification(LOG_P[:1], Y, {"far": LOG_FAR[:1]})
     assert (found["model_disagreement"], found["auroc_md"], found["member_disagreement"]) == (0, 0.5, 0)
     assert np.isnan(found["md_ratio"])
@@ -111,8 +111,8 @@ def test_what_cannot_be_judged_is_told(arguments, message):
 
 
 def test_blur_is_scipys_mirrored_gaussian():
-    """Every channel on its own, borders mirrored without their last pixel. Sees channels mixed, height for width, edges
-    repeated, and a kernel that is cut elsewhere or does not sum to one."""
+    """Every channel on its own, borders mirrored without their last pixel. Catches channels mixed, height for width,
+    edges repeated, and a kernel that is cut elsewhere or does not sum to one."""
     images = RANDOM.uniform(size=(2, 9, 6, 3))
     offsets = np.arange(-3, 4)
     for sigma in corruptions.SIGMAS:
@@ -139,7 +139,7 @@ def test_blur_by_hand_and_the_identity():
 
 
 def test_flat_rows_are_pixels_with_their_channels_side_by_side():
-    """Sees height x width x channels read as channels x height x width: the published mistake."""
+    """Catches height x width x channels read as channels x height x width: the published mistake."""
     images = RANDOM.uniform(size=(2, 5, 5, 3))
     np.testing.assert_array_equal(corruptions.as_images(images.reshape(2, -1)), images)
     assert corruptions.as_images(np.zeros((3, 784))).shape == (3, 28, 28, 1)
@@ -164,8 +164,8 @@ def test_what_cannot_be_blurred_is_told(call, message):
 
 
 def test_corruption_judges_the_blurred_images():
-    """Two patterns of stripes that a blur wipes out, and members that see their contrast. Sees the clean ECE in every
-    row (the published mistake), AUROC with the sets exchanged, and labels of another order."""
+    """Two patterns of stripes that a blur wipes out, and members that see their contrast. Catches the clean ECE in
+    every row (the published mistake), AUROC with the sets exchanged, and labels of another order."""
     y = np.tile([0, 1], 30)
     rows, columns = np.indices((8, 8))
     patterns = np.stack([rows % 2, columns % 2])[y, :, :, None] + 0.0

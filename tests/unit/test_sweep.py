@@ -38,8 +38,8 @@ def searched(folder: Path, metric: str, numbers: list[float | None], data: str =
     ("metric", "order"), [("test_nll", ["002", "000", "003"]), ("test_accuracy", ["003", "000", "002"])]
 )
 def test_the_best_trial_is_the_best(metric, order, tmp_path):
-    """The failed one is last, with its reason. Sees a sign that is wrong for one of the metrics, a best.toml of another
-    trial or one that still holds training images back, and a failed trial that counts as 0."""
+    """The failed one is last, with its reason. Catches a sign that is wrong for one of the metrics, a best.toml of
+    another trial or one that still holds training images back, and a failed trial that counts as 0."""
     plan = searched(tmp_path, metric, [0.5, None, 0.25, 0.75])
     best = trials.write(tmp_path, plan, "stein sweep spec.toml")
     assert best["trial"] == order[0]
@@ -66,14 +66,14 @@ def test_equals_go_by_their_number(tmp_path):
     ("data", "words"), [("digits", "no trial has read the test images"), ("toy", "the test points had no part in it")]
 )
 def test_the_table_says_what_its_numbers_are_of(data, words, tmp_path):
-    """Sees held-out points that the choice has used sold as a test."""
+    """Catches held-out points that the choice has used sold as a test."""
     trials.write(tmp_path, searched(tmp_path, "test_nll", [0.5, 0.25], data), "")
     assert words in (tmp_path / "sweep.md").read_text().splitlines()[1]
 
 
 @pytest.mark.parametrize("numbers", [[None, None], []])
 def test_a_search_without_a_number_fails_and_still_lists_its_trials(numbers, tmp_path):
-    """All failed, or a metric that this likelihood does not have. Sees a best.toml from nowhere."""
+    """All failed, or a metric that this likelihood does not have. Catches a best.toml from nowhere."""
     plan = searched(tmp_path, "test_rmse", numbers or [0.5, 0.25])
     if not numbers:
         for trial in plan.trials:
@@ -85,7 +85,7 @@ def test_a_search_without_a_number_fails_and_still_lists_its_trials(numbers, tmp
 
 
 def test_the_figure_has_a_panel_a_key_and_shows_every_trial():
-    """Log axes where values span decades. Sees a failed trial drawn as a number, and names out of their places."""
+    """Log axes where values span decades. Catches a failed trial drawn as a number, and names out of their places."""
     keys = ("optimiser.learning_rate", "method.particles", "annealing.name", "method.bandwidth")
     rows = [(1e-4, 5, "none", 0.5), (1e-2, 10, "linear", "median"), (1e-3, 5, "none", "median")]
     settings = [dict(zip(keys, row, strict=True)) for row in rows]
@@ -107,7 +107,7 @@ def test_the_figure_has_a_panel_a_key_and_shows_every_trial():
 
 
 def test_the_line_follows_the_highest_where_that_is_the_best():
-    """Sees the worst trial of each value joined for accuracies."""
+    """Catches the worst trial of each value joined for accuracies."""
     settings = [{"train.steps": steps} for steps in (10, 10, 20, 20)]
     axis = plots.search(settings, [0.5, 0.75, 0.8, 0.9], "test_accuracy", best=3).axes[0]
     (line,) = (line for line in axis.get_lines() if line.get_label() == "best of a value")

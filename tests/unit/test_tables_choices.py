@@ -21,15 +21,15 @@ GRID = "[search.keys]\noptimiser.learning_rate = [0.1, 0.01]\n"
     ],
 )
 def test_early_stopping_and_the_best_checkpoint_go_by_validation(text, metric, tmp_path):
-    """Sees them go by the test rows. Without choices there is no such part, and nothing goes by the other."""
+    """Catches them go by the test rows. Without choices there is no such part, and nothing goes by the other."""
     chosen = configs.parse(f'data.name = "regression-1d"\n{text}')
     run = training._Training(chosen, RunFolder(tmp_path), assemble(chosen), [], False, print)
     assert run._metric == metric
 
 
 def test_a_search_chooses_by_validation_and_gives_the_rows_back(tmp_path: Path):
-    """The trial with the worse test number wins by its validation number. Sees a choice by test rows, test numbers in
-    the table of trials, and a best.toml that trains on fewer rows."""
+    """The trial with the worse test number wins by its validation number. Catches a choice by test rows, test numbers
+    in the table of trials, and a best.toml that trains on fewer rows."""
     (tmp_path / "spec.toml").write_text('[base.data]\nname = "regression-1d"\n[search]\nmetric = "test_rmse"\n' + GRID)
     plan = search.load(tmp_path / "spec.toml")
     assert plan.metric == "validation_rmse"

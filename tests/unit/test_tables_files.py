@@ -13,7 +13,7 @@ def write(path, text):
 
 
 def test_columns_are_found_by_name(tmp_path):
-    """Sees inputs in the order of the other file, and a target among them."""
+    """Catches inputs in the order of the other file, and a target among them."""
     path = write(tmp_path / "a.csv", "b,y,a\n1,5,2\n3,6,4\n")
     table = files.read_table(path, "y", like=("a", "b"))
     assert (table.x.tolist(), table.y.tolist(), table.inputs) == ([[2, 1], [4, 3]], [5, 6], ("a", "b"))
@@ -51,7 +51,7 @@ def test_a_csv_that_is_none_says_so(text, words, tmp_path):
 
 @pytest.mark.parametrize("fraction", [0.1, 0.25, 0.5])
 def test_every_class_gives_its_share(fraction):
-    """Off by less than one row for each class, the total exact. Sees a split that ignores the classes."""
+    """Off by less than one row for each class, the total exact. Catches a split that ignores the classes."""
     classes = np.repeat([0, 1, 2, 3], [100, 50, 11, 7])
     np.random.default_rng(1).shuffle(classes)
     mask = data.held_out(len(classes), fraction, 42, classes)
@@ -63,13 +63,13 @@ def test_every_class_gives_its_share(fraction):
 
 
 def test_a_class_with_one_row_stays_in_training():
-    """For every seed. Sees a class that is only in the held-out part."""
+    """For every seed. Catches a class that is only in the held-out part."""
     classes = np.array([0] * 20 + [1] * 20 + [2])
     assert not any(data.held_out(41, 0.4, seed, classes)[40] for seed in range(50))
 
 
 def test_without_classes_the_split_is_the_old_one():
-    """Old runs are evaluated on the rows that they held out. Sees another stream of random numbers."""
+    """Old runs are evaluated on the rows that they held out. Catches another stream of random numbers."""
     rows = np.arange(20)[:, None]
     expected = np.sort(np.random.default_rng(3).permutation(20)[:5])
     assert data.split(rows, rows, 0.25, 3)[1].x[:, 0].tolist() == expected.tolist()
@@ -77,7 +77,7 @@ def test_without_classes_the_split_is_the_old_one():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rounding_is_no_spread(dtype):
-    """0.1 ninety times, and 0.3 computed in two ways: only shifted, so that 0.2 stays a number of their size. Sees a
+    """0.1 ninety times, and 0.3 computed in two ways: only shifted, so that 0.2 stays a number of their size. Catches a
     scale of 2.8e-17 and an input of 1e15."""
     tenths = np.full(90, 0.1, dtype)
     thirds = np.where(np.arange(90) % 2, dtype(0.1) + dtype(0.2), dtype(0.3))
@@ -88,7 +88,7 @@ def test_rounding_is_no_spread(dtype):
 
 
 def test_a_small_spread_is_one():
-    """Seconds since 1970 within a minute, and numbers of size 1e-30. Sees a threshold that is not relative, or too
+    """Seconds since 1970 within a minute, and numbers of size 1e-30. Catches a threshold that is not relative, or too
     wide."""
     random = np.random.default_rng(0)
     x = np.stack([1.7e9 + random.uniform(0, 60, 1000), 1e-30 * random.normal(size=1000)], axis=1)

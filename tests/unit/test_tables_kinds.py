@@ -51,7 +51,7 @@ DOUBTFUL = {
 
 @pytest.mark.parametrize("case", DOUBTFUL)
 def test_doubtful_targets_are_refused_with_what_settles_them(case):
-    """Sees integer prices that become classes, a class for every "24.0 €", and labels 0.0 and 1.0 as numbers."""
+    """Catches integer prices that become classes, a class for every "24.0 €", and labels 0.0 and 1.0 as numbers."""
     with pytest.raises(ValueError, match=r"'price': numbers or classes\?") as refused:
         kinds.decide(DOUBTFUL[case], AUTO, "price")
     words = str(refused.value)
@@ -79,7 +79,7 @@ def test_targets_that_cannot_be_what_the_config_says(case):
 
 
 def test_labels_are_numbers_by_size_and_text_by_the_alphabet():
-    """Sees 10 before 9, and 1.0 as another class than 1."""
+    """Catches 10 before 9, and 1.0 as another class than 1."""
     assert kinds.in_order(kinds.names(np.array([10, 9, 10]))) == ("9", "10")
     assert kinds.names(np.array([1.0, 2.0])) == kinds.names(np.array([1, 2])) == ["1", "2"]
     assert kinds.in_order(["b", "a", "10"]) == ("10", "a", "b")

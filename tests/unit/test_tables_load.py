@@ -45,7 +45,7 @@ def load(*arguments, **data):
     ("labels", "names"), [([1, 2], "12"), ([10, 20], ["10", "20"]), (["no", "yes"], ["no", "yes"])]
 )
 def test_no_class_is_made_up(labels, names, tmp_path):
-    """Sees an output for a class 0 that nobody has."""
+    """Catches an output for a class 0 that nobody has."""
     csv(tmp_path / "own.csv", RANDOM.normal(size=(40, 2)), np.array(labels * 20))
     parts = assemble(own(tmp_path))
     assert parts.data.classes == 2
@@ -56,7 +56,7 @@ def test_no_class_is_made_up(labels, names, tmp_path):
 
 
 def test_a_class_with_one_row_is_trained_on_and_named(tmp_path):
-    """Sees a class that is only in the held-out part, whose NLL was negative."""
+    """Catches a class that is only in the held-out part, whose NLL was negative."""
     y = np.array(["a"] * 20 + ["b"] * 20 + ["rare"])
     csv(tmp_path / "own.csv", RANDOM.normal(size=(41, 2)), y)
     for seed in range(5):
@@ -68,7 +68,7 @@ def test_a_class_with_one_row_is_trained_on_and_named(tmp_path):
 
 @pytest.mark.parametrize("where", ["test_file", "split_column"])
 def test_a_class_that_no_training_row_has_is_refused(where, tmp_path):
-    """Sees its NLL, which was below zero: the class had no probability of its own."""
+    """Catches its NLL, which was below zero: the class had no probability of its own."""
     x, y = RANDOM.normal(size=(20, 1)), np.array(["a", "b"] * 10)
     if where == "test_file":
         csv(tmp_path / "own.csv", x, y)
@@ -87,7 +87,7 @@ def test_a_class_that_no_training_row_has_is_refused(where, tmp_path):
 
 
 def test_a_test_file_is_matched_by_name(tmp_path):
-    """All rows of the first file are trained on. Sees columns in the order of the other file."""
+    """All rows of the first file are trained on. Catches columns in the order of the other file."""
     x, y = houses()
     csv(tmp_path / "own.csv", x, y)
     csv(tmp_path / "test.csv", x[:7, ::-1], y[:7], "cba")
@@ -114,7 +114,7 @@ def test_a_split_column_says_which_rows_are_what(tmp_path):
 
 
 def test_choices_have_a_part_of_their_own(tmp_path):
-    """Early stopping and the best checkpoint ask for a tenth of the training rows. Sees the test rows used twice."""
+    """Early stopping and the best checkpoint ask for a tenth of the training rows. Catches the test rows used twice."""
     csv(tmp_path / "own.csv", *houses())
     sizes = {
         "": (108, None),
@@ -130,7 +130,7 @@ def test_choices_have_a_part_of_their_own(tmp_path):
 
 
 def test_toys_get_a_validation_part_too_and_nothing_else(tmp_path):
-    """Sees new defaults for tables reach the built-in sets."""
+    """Catches new defaults for tables reach the built-in sets."""
     plain = chosen(tmp_path, name="regression-1d")
     parts = assemble(plain)
     assert (len(parts.data.train.x), len(parts.data.test.x)) == (81, 9)
@@ -144,7 +144,7 @@ def test_toys_get_a_validation_part_too_and_nothing_else(tmp_path):
 
 
 def test_uci_tables_by_name(monkeypatch, tmp_path):
-    """The chosen split's rows, regression although the grades are whole numbers. Sees split 0 for every split."""
+    """The chosen split's rows, regression although the grades are whole numbers. Catches split 0 for every split."""
     from stein import data, datasets
 
     made = {}
@@ -199,7 +199,7 @@ def test_what_auto_means_for_a_table(tmp_path):
 
 @pytest.mark.parametrize("sigma", ['"learned"', "250.0"])
 def test_numbers_during_training_are_in_the_targets_units(sigma, tmp_path):
-    """NLL with its log-scale term and RMSE against NumPy in the units of the file. Sees numbers of standardised
+    """NLL with its log-scale term and RMSE against NumPy in the units of the file. Catches numbers of standardised
     targets, and a sigma that is not in the units of the targets."""
     x, y = houses()
     csv(tmp_path / "own.csv", x, y)
@@ -246,7 +246,7 @@ def test_the_baseline_is_the_mean_or_the_most_frequent_class(tmp_path):
 
 
 def test_what_was_recorded_is_used_again(tmp_path):
-    """Classes and scales of training, whatever the data are now. Sees new means under an old network."""
+    """Classes and scales of training, whatever the data are now. Catches new means under an old network."""
     x, y = houses()
     csv(tmp_path / "own.csv", x, y)
     settings = own(tmp_path)

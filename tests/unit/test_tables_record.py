@@ -38,12 +38,12 @@ CHANGES = {
 
 @pytest.mark.parametrize("words", CHANGES)
 def test_what_differs_is_said(words):
-    """Sees data that changed after training and are taken for the same."""
+    """Catches data that changed after training and are taken for the same."""
     assert record.difference(record.facts(TABLE), CHANGES[words]) == words
 
 
 def test_nothing_differs():
-    """Also in another precision and memory order. Sees a digest that depends on more than the numbers."""
+    """Also in another precision and memory order. Catches a digest that depends on more than the numbers."""
     whole = TABLE._replace(x=np.round(X), y=np.round(Y))
     copies = [whole._replace(x=np.asfortranarray(whole.x)), whole._replace(x=whole.x.astype(np.float32))]
     for table, copy in [(TABLE, TABLE), (NAMED, NAMED), *((whole, copy) for copy in copies)]:
@@ -51,7 +51,7 @@ def test_nothing_differs():
 
 
 def test_names_of_classes_count():
-    """Sees text targets whose words are not in the digest."""
+    """Catches text targets whose words are not in the digest."""
     facts = record.facts(NAMED)
     assert record.difference(facts, NAMED._replace(y=np.roll(NAMED.y, 1))) == "target values changed"
     shuffled = NAMED._replace(x=X[ORDER], y=NAMED.y[ORDER])

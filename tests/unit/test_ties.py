@@ -28,7 +28,7 @@ COPIES = {
 @pytest.mark.parametrize("copy", COPIES)
 @pytest.mark.parametrize("kind", LOGS)
 def test_a_set_is_not_told_from_itself(kind, copy):
-    """Every score, of members that are undecided, sure, vote, or all say the same. Sees an order of points that only
+    """Every score, of members that are undecided, sure, vote, or all say the same. Catches an order of points that only
     rounding makes: sums in another order, and differences that should be zero."""
     found = evaluate.classification(LOGS[kind], Y, {"copy": COPIES[copy](LOGS[kind])})
     for score in ("h", "md", "md_rms", "mi"):
@@ -39,22 +39,22 @@ def test_a_set_is_not_told_from_itself(kind, copy):
 
 
 def test_members_who_agree_have_nothing_to_disagree_about():
-    """Exactly zero, not rounding. Sees a mean of equal numbers that is not that number."""
+    """Exactly zero, not rounding. Catches a mean of equal numbers that is not that number."""
     p = np.exp(LOGS["alike"])
     p /= p.sum(axis=2, keepdims=True)
     assert uncertainty.disagreement(p).tolist() == uncertainty.mutual_information(p).tolist() == [0] * 50
 
 
 def test_entropies_of_the_sure_have_all_their_digits():
-    """Two classes, the other with 1e-12 to 1e-25, against the series e (1 - log e). Sees the largest probability's own
-    digits, which end at 1e-16."""
+    """Two classes, the other with 1e-12 to 1e-25, against the series e (1 - log e). Catches the largest probability's
+    own digits, which end at 1e-16."""
     e = 10.0 ** -np.arange(12, 26)
     found = uncertainty.entropy(np.stack([1 - e, e], axis=1)) * np.log(2)
     np.testing.assert_allclose(found, e * (1 - np.log(e)), rtol=1e-11)
 
 
 def test_scores_are_as_different_as_rounding_allows():
-    """Sees a tolerance that is absolute, or so wide that it makes ties of different scores."""
+    """Catches a tolerance that is absolute, or so wide that it makes ties of different scores."""
     eps = np.finfo(float).eps
     assert ties.groups(np.array([1.0, 1 + eps, 1 + 1000 * eps, 1e-30, 2e-30, 0.0])).tolist() == [3, 3, 4, 1, 2, 0]
     assert ties.groups(np.array([-2.0, -2 * (1 + eps), 5.0])).tolist() == [0, 0, 1]
@@ -64,8 +64,8 @@ def test_scores_are_as_different_as_rounding_allows():
 
 
 def test_one_ulp_below_an_edge_is_on_it():
-    """Thirty points of 18 in 30 sure votes each, half of them an ulp lower, of either precision. Sees them in two bins:
-    ECE then is larger by 0.03 and more."""
+    """Thirty points of 18 in 30 sure votes each, half of them an ulp lower, of either precision. Catches them in two
+    bins: ECE then is larger by 0.03 and more."""
     right = np.arange(30) % 2 == 0
     on = np.full(30, 0.6)
     for dtype in (np.float64, np.float32):
@@ -76,7 +76,7 @@ def test_one_ulp_below_an_edge_is_on_it():
 
 @pytest.mark.parametrize("bins", [7, 10, 15, 30])
 def test_every_vote_is_in_the_bin_that_it_begins(bins):
-    """k of `bins` sure members. Sees k/bins rounded down into the bin before."""
+    """k of `bins` sure members. Catches k/bins rounded down into the bin before."""
     votes = np.arange(1, bins)
     points = calibration.reliability(votes / bins, np.ones(bins - 1, bool), bins).points
     assert points.tolist() == [0] + [1] * (bins - 1)
@@ -86,8 +86,8 @@ def test_every_vote_is_in_the_bin_that_it_begins(bins):
 
 
 def test_the_curve_by_disagreement_by_hand():
-    """Four points whose disagreement orders them otherwise than their entropy. Sees entropy in its place, and outside
-    points that are left out or count as right."""
+    """Four points whose disagreement orders them otherwise than their entropy. Catches entropy in its place, and
+    outside points that are left out or count as right."""
     sure, torn = [[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.8, 0.2]]  # by member; entropy 1 and 0.47
     inside = np.log(np.maximum(np.array([sure, torn]).swapaxes(0, 1), 1e-300))
     found = evaluate.classification(inside, np.array([0, 1]))  # of equal probabilities the first class is the answer

@@ -165,12 +165,12 @@ def variants():
 
 
 def test_every_registered_method_has_a_twin():
-    """Sees a method that was registered and never checked."""
+    """Catches a method that was registered and never checked."""
     assert {name for name in rules.METHODS if not name.startswith("toy")} == set(twin.METHODS)
 
 
 def test_every_kernel_meets_every_size():
-    """Sees a hole in the table above."""
+    """Catches a hole in the table above."""
     rows = variants()
     assert {(kernel, size) for _, _, _, kernel, size, _ in rows} == set(itertools.product(KERNELS, range(3)))
     for name in rules.METHODS:
@@ -188,7 +188,7 @@ def in_make_test(name, index):
     [pytest.param(*row, marks=() if in_make_test(row[0], row[-1]) else pytest.mark.long) for row in variants()],
 )
 def test_three_steps(name, stochastic, task, kernel, size, index):
-    """Sees a missing 1/n, N/B, gamma or T; a flipped repulsion; a wrong Jacobian, bandwidth or root; lost state."""
+    """Catches a missing 1/n, N/B, gamma or T; a flipped repulsion; a wrong Jacobian, bandwidth or root; lost state."""
     likelihood = ("gaussian", "heteroscedastic", "gaussian")[index] if task == "regression" else "categorical"
     if name.endswith("-s"):
         likelihood = "probabilities"
@@ -237,7 +237,7 @@ def test_three_steps(name, stochastic, task, kernel, size, index):
 
 
 def test_adam_as_it_comes():
-    """Sees a changed default of the optimiser, or one set of moments shared by all particles."""
+    """Catches a changed default of the optimiser, or one set of moments shared by all particles."""
     case = Case("gaussian", 0)
     algorithm = ensembles.build("w-svgd", make_shared_target("gaussian"), anneal=case.anneal, temperature=TEMPERATURE)
     compare(case, algorithm, "w-svgd", twin.Adam(1e-3), kernels=[twin.Kernel(twin.Rbf())])
@@ -248,7 +248,7 @@ def test_adam_as_it_comes():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_frozen_preconditioner(shared):
-    """Sees a preconditioner that goes on moving, is shared when it should not be, or scales the noise by P."""
+    """Catches a preconditioner that goes on moving, is shared when it should not be, or scales the noise by P."""
     case = Case("gaussian", 0)
     step = steps.langevin(0.01, steps.rms(decay=0.7, epsilon=0.1, shared=shared, freeze_after=FIRST_STEP + 2))
     algorithm = ensembles.ensemble(
@@ -276,7 +276,7 @@ def build_plain(case, target, name, **options):
 
 @pytest.mark.parametrize(("name", "likelihood"), [("f-svgd", "heteroscedastic"), ("h-svgd-s", "probabilities")])
 def test_extra_points(name, likelihood):
-    """Sees a likelihood score at points without a label, or a force pulled back at the wrong inputs."""
+    """Catches a likelihood score at points without a label, or a force pulled back at the wrong inputs."""
     case = Case(likelihood, 0, 1)
     extra = case.random.normal(size=(2, NETWORK.inputs))
     target = make_target(likelihood, functional_prior=GP, measurement=targets.Measurement(extra=jnp.asarray(extra)))
@@ -286,7 +286,7 @@ def test_extra_points(name, likelihood):
 
 
 def test_fresh_extra_points():
-    """Sees extra points that are the same at every step or that share a key with something else."""
+    """Catches extra points that are the same at every step or that share a key with something else."""
     case = Case("gaussian", 0, 2)
     draw = functools.partial(jax.random.normal, shape=(2, NETWORK.inputs), dtype=float)
     target = make_target("gaussian", measurement=targets.Measurement(extra=draw))
@@ -300,7 +300,7 @@ def test_fresh_extra_points():
 
 
 def test_independent_batch():
-    """Sees a kernel on the gradient batch, or a likelihood on the measurement batch."""
+    """Catches a kernel on the gradient batch, or a likelihood on the measurement batch."""
     case = Case("categorical", 1, 2)
     measure = case.random.normal(size=(3, NETWORK.inputs))
     target = make_target("categorical", measurement=targets.Measurement("independent"))
@@ -311,7 +311,7 @@ def test_independent_batch():
 
 
 def test_subset_of_the_batch_with_extra_points():
-    """Sees a subset that also thins the likelihood, or extra points dropped with it."""
+    """Catches a subset that also thins the likelihood, or extra points dropped with it."""
     case = Case("gaussian", 1, 2)
     extra = case.random.normal(size=(1, NETWORK.inputs))
     measurement = targets.Measurement(subset=2, extra=jnp.asarray(extra))
@@ -321,7 +321,7 @@ def test_subset_of_the_batch_with_extra_points():
 
 
 def test_centred_logits():
-    """Sees a centring that is applied to the features and not to the way back."""
+    """Catches a centring that is applied to the features and not to the way back."""
     case = Case("centred", 0, 1)
     algorithm = build_plain(case, make_target("centred"), "fw-svgd-l", kernel=kernels.rbf(1.9))
     compare(case, algorithm, "fw-svgd-l", PLAIN, kernels=[twin.Kernel(twin.Rbf(), h=1.9)])
@@ -351,7 +351,7 @@ def drawn_functions(target, key, points, noise):
     ids=["moment matched", "ssge", "ssge with eta on three points"],
 )
 def test_functional_prior_from_draws(prior, estimate, noise, points):
-    """Sees a flipped prior score, a wrong width or number of eigenvectors, a subset of points put back elsewhere."""
+    """Catches a flipped prior score, a wrong width or number of eigenvectors, a subset of points put back elsewhere."""
     case = Case("gaussian", 0, 2)
     restricted = prior if points is None else functional_priors.on_points(prior, points)
     target = make_target("gaussian", functional_prior=restricted)

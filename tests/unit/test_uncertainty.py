@@ -19,7 +19,7 @@ def test_entropy_is_scipys_and_goes_from_zero_to_one():
 
 
 def test_disagreement_is_the_mean_of_standard_deviations():
-    """Sees the root of a mean of variances, and n for n - 1."""
+    """Catches the root of a mean of variances, and n for n - 1."""
     p = np.array([[[0.9, 0.1]], [[0.5, 0.5]], [[0.7, 0.3]]])
     assert uncertainty.disagreement(p).tolist() == pytest.approx([0.2])
     q = np.array([[[0.8, 0.1, 0.1]], [[0.4, 0.1, 0.5]]])
@@ -44,7 +44,7 @@ def test_auroc_by_hand_and_by_counting():
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.lists(st.integers(0, 5), min_size=1, max_size=20))
 def test_auroc_counts_pairs(outside, inside):
-    """With many ties. Sees ties that count whole or not at all."""
+    """With many ties. Catches ties that count whole or not at all."""
     pairs = [(o > i) + 0.5 * (o == i) for o in outside for i in inside]
     assert ood.auroc(np.array(outside, float), np.array(inside, float)) == pytest.approx(np.mean(pairs), abs=1e-12)
 
@@ -62,7 +62,7 @@ def test_bad_scores_are_told():
 
 
 def test_rank_correlation_is_spearmans():
-    """Against SciPy, with ties. Sees a correlation of the values themselves."""
+    """Against SciPy, with ties. Catches a correlation of the values themselves."""
     random = np.random.default_rng(3)
     a, b = random.integers(0, 6, 40).astype(float), random.normal(size=40) ** 3
     assert ood.rank_correlation(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, rel=1e-12)
@@ -71,7 +71,8 @@ def test_rank_correlation_is_spearmans():
 
 
 def test_rms_disagreement_is_the_root_of_the_mean():
-    """Against NumPy, and another order than the mean of roots. Sees one in place of the other. One member: nothing."""
+    """Against NumPy, and another order than the mean of roots. Catches one in place of the other. One member:
+    nothing."""
     np.testing.assert_allclose(uncertainty.rms_disagreement(P), np.sqrt(P.var(axis=0, ddof=1).mean(axis=1)), rtol=1e-12)
     np.testing.assert_allclose(uncertainty.disagreement(P), P.std(axis=0, ddof=1).mean(axis=1), rtol=1e-12)
     assert uncertainty.disagreement(P[:1]).tolist() == uncertainty.rms_disagreement(P[:1]).tolist() == [0] * 9
@@ -80,7 +81,7 @@ def test_rms_disagreement_is_the_root_of_the_mean():
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.lists(st.integers(0, 5), min_size=1, max_size=20))
 def test_aupr_and_fpr95_are_scikit_learns(outside, inside):
-    """With many ties. Sees thresholds between equal scores, an interpolated area, and inside for outside."""
+    """With many ties. Catches thresholds between equal scores, an interpolated area, and inside for outside."""
     labels, scores = [1] * len(outside) + [0] * len(inside), outside + inside
     pair = np.array(outside, float), np.array(inside, float)
     assert ood.aupr(*pair) == pytest.approx(sklearn.average_precision_score(labels, scores), abs=1e-12)
@@ -90,13 +91,13 @@ def test_aupr_and_fpr95_are_scikit_learns(outside, inside):
 
 
 def test_fpr95_by_hand():
-    """Nineteen of twenty are enough. Sees all of them asked for."""
+    """Nineteen of twenty are enough. Catches all of them asked for."""
     outside, inside = np.array([*range(10, 29), 0.0]), np.array([1.0, 11.0, 2.0, 3.0])
     assert ood.fpr95(outside, inside) == 0.25
     assert ood.fpr95(outside, inside, 1.0) == 1.0
 
 
 def test_ratio_is_of_means():
-    """Sees a mean of ratios, and zero over zero as a crash."""
+    """Catches a mean of ratios, and zero over zero as a crash."""
     assert ood.ratio(np.array([1.0, 3.0]), np.array([0.5, 1.5])) == 2
     assert np.isnan(ood.ratio(np.array([1.0]), np.array([0.0])))

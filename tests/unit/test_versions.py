@@ -27,7 +27,7 @@ importlib.metadata.version = lambda name: "0.10.2" if name == "jaxlib" else real
     "version", ["0.9.4", "0.10.0", "0.10.1", "0.10.2", "0.10.3", "0.10.20", "0.11.0", "0.11.7", "0.12.0", "1.0.0"]
 )
 def test_what_the_package_requires_is_what_is_let_in(monkeypatch, package, version):
-    """Against the requirement in pyproject.toml. Sees the two part."""
+    """Against the requirement in pyproject.toml. Catches the two part."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     (required,) = [r for r in map(Requirement, project["dependencies"]) if r.name == package]
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == package else "0.10.1")
@@ -56,7 +56,7 @@ def test_a_missing_package_is_told(monkeypatch):
 
 
 def test_the_doctor_tells_it_too(monkeypatch):
-    """Also where the canaries happen to pass. Sees a doctor who lets through what training refuses."""
+    """Also where the canaries happen to pass. Catches a doctor who lets through what training refuses."""
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.11.1")
     lines = "".join(f'["{canary.__name__}", true, "fine"]\n' for canary in doctor.CANARIES)
     monkeypatch.setattr(doctor.subprocess, "run", lambda c, **_: subprocess.CompletedProcess(c, 0, lines, ""))
@@ -66,7 +66,7 @@ def test_the_doctor_tells_it_too(monkeypatch):
 
 
 def test_training_and_the_library_refuse_what_the_doctor_refuses(tmp_path):
-    """In a process of their own. Sees a check that only `stein doctor` makes."""
+    """In a process of their own. Catches a check that only `stein doctor` makes."""
     script = (
         FAKE
         + """
@@ -94,8 +94,8 @@ assert cli.main(["--help"]) == 0
 
 
 def test_whatever_imports_jax_asks_first():
-    """By the source: every module that imports jax calls `versions.require()`, or imports one of ours that does. Sees a
-    new module on the lowest row without it."""
+    """By the source: every module that imports jax calls `versions.require()`, or imports one of ours that does.
+    Catches a new module on the lowest row without it."""
     trees = {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
     names = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in trees}
     names |= {name.removesuffix(".__init__"): path for name, path in names.items()}
