@@ -111,20 +111,10 @@ def posterior(
         forward pass a particle and whatever of the rest the rule reads (under ``jit``).
     """
     _check_settings(num_data, measurement)
-    forward = jax.vmap(model.apply, (0, None))
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
     def sample(key: Key) -> Weights:
         return prior.sample(key, shapes)
-
-    def draws(to_features: FeatureMap) -> functional_priors.Draw:
-        """Features of networks drawn from the prior, for functional priors that are learned from them."""
-
-        def draw(key: Key, number: int, at: Array) -> Array:
-            drawn = jax.vmap(sample)(jax.random.split(key, number))
-            return jax.vmap(to_features.forward)(forward(drawn, at))
-
-        return draw
 
     def view(
         key: Key,
@@ -138,42 +128,35 @@ def posterior(
     ) -> View:
         key_extra, key_prior = jax.random.split(key)
         weights = tree.where(alive, particles, 0)
-        size, shared = batch.x.shape[0], measurement.is_gradient_batch()
+        shared = measurement.is_gradient_batch()
         extra = _extra_points(measurement, key_extra, batch.x)
-
-        # One vjp at the labelled points, and at the extra ones if the functional kernel looks at both.
-        inputs = jnp.concatenate([batch.x, extra]) if shared else batch.x
-        outputs, vjp = jax.vjp(lambda w: forward(w, inputs), weights)
-        labelled = outputs[:, :size]
-        log_likelihood = jnp.mean(jax.vmap(likelihood.log_prob, (0, None))(labelled, batch.y), axis=1)
+        data = _at_the_data(model, likelihood, weights, batch, extra[: None if shared else 0])
         log_prior = jax.vmap(prior.log_prob)(weights)
-        point_scores = jax.vmap(likelihood.score, (0, None))(labelled, batch.y)
-        point_scores = jnp.pad(point_scores, ((0, 0), (0, inputs.shape[0] - size), (0, 0)))
-        (loglik_w,) = vjp(point_scores / size)
         prior_w = jax.vmap(prior.score)(weights)
-        posterior_w = jax.tree.map(lambda lik, pri: num_data * lik + pri, loglik_w, prior_w)
+        posterior_w = jax.tree.map(lambda lik, pri: num_data * lik + pri, data.loglik_w, prior_w)
         score_w = tree.scale(drive, posterior_w)
-
+        inputs, outputs, vjp = data.inputs, data.outputs, data.vjp
         if not shared:
             inputs = jnp.concatenate([_measured_inputs(batch, measurement)[: measurement.subset], extra])
-            outputs, vjp = jax.vjp(lambda w: forward(w, inputs), weights)
+            outputs, vjp = _outputs(model, weights, inputs)
 
         # A particle that is not finite in anything that the others will see is out from here on.
-        seen = (outputs, log_likelihood, log_prior) if shared else (outputs, labelled, log_likelihood, log_prior)
+        seen = (outputs, data.outputs, data.log_likelihood, log_prior)
         alive = alive & tree.healthy(particles) & tree.healthy(seen)
-        alive = alive & (tree.healthy(point_scores) if functional else tree.healthy(score_w))
+        alive = alive & (tree.healthy(data.point_scores) if functional else tree.healthy(score_w))
         outputs = tree.where(alive, outputs, 0)
         to_features = likelihood.features[space]
         features = jax.vmap(to_features.forward)(outputs)
         prior_f = jnp.zeros_like(features)
         if functional:
-            prior_f = functional_prior(key_prior, features, alive, inputs, draws(to_features))
-        score_f = point_scores * (num_data / size) if shared else jnp.zeros_like(outputs)
+            draw = _prior_draws(model, sample, to_features)
+            prior_f = functional_prior(key_prior, features, alive, inputs, draw)
+        score_f = data.point_scores * (num_data / batch.x.shape[0]) if shared else jnp.zeros_like(outputs)
         return View(
             weights=tree.where(alive, weights, 0),
             score_w=tree.where(alive, score_w, 0),
             posterior_w=tree.where(alive, posterior_w, 0),
-            loglik_w=tree.where(alive, loglik_w, 0),
+            loglik_w=tree.where(alive, data.loglik_w, 0),
             features=features,
             backward=Partial(_backward, vjp, alive),
             lift=Partial(jax.vmap(to_features.back), outputs),
@@ -181,7 +164,7 @@ def posterior(
             prior_f=tree.where(alive, tree.scale(drive, prior_f), 0),
             ids=ids,
             alive=alive,
-            log_likelihood=log_likelihood,
+            log_likelihood=data.log_likelihood,
             log_prior=log_prior,
         )
 
@@ -191,6 +174,43 @@ def posterior(
         check_data(model, likelihood, x, y)
 
     return Target(sample, model.init, view, check, tuple(likelihood.features), measurement, num_data)
+
+
+class _AtTheData(NamedTuple):
+    """The networks at the labelled points of a batch, and at the extra points behind them."""
+
+    inputs: Array
+    outputs: Float[Array, "n m c"]
+    vjp: Callable[[Array], tuple[Particles]]
+    log_likelihood: Float[Array, " n"]
+    point_scores: Float[Array, "n m c"]  # of the likelihood, in output space; zero at points without a label
+    loglik_w: Particles  # mean_b grad_w log p(y_b | w)
+
+
+def _at_the_data(model: Model, likelihood: Likelihood, weights: Particles, batch: Batch, extra: Array) -> _AtTheData:
+    """One vjp for all of these points, if the functional kernel looks at them."""
+    size, inputs = batch.x.shape[0], jnp.concatenate([batch.x, extra])
+    outputs, vjp = _outputs(model, weights, inputs)
+    labelled = outputs[:, :size]
+    log_likelihood = jnp.mean(jax.vmap(likelihood.log_prob, (0, None))(labelled, batch.y), axis=1)
+    point_scores = jax.vmap(likelihood.score, (0, None))(labelled, batch.y)
+    point_scores = jnp.pad(point_scores, ((0, 0), (0, inputs.shape[0] - size), (0, 0)))
+    (loglik_w,) = vjp(point_scores / size)
+    return _AtTheData(inputs, outputs, vjp, log_likelihood, point_scores, loglik_w)
+
+
+def _outputs(model: Model, weights: Particles, inputs: Array) -> tuple[Array, Callable[[Array], tuple[Particles]]]:
+    return jax.vjp(lambda w: jax.vmap(model.apply, (0, None))(w, inputs), weights)
+
+
+def _prior_draws(model: Model, sample: Callable[[Key], Weights], to_features: FeatureMap) -> functional_priors.Draw:
+    """Features of networks drawn from the prior, for functional priors that are estimated from them."""
+
+    def draw(key: Key, number: int, at: Array) -> Array:
+        drawn = jax.vmap(sample)(jax.random.split(key, number))
+        return jax.vmap(to_features.forward)(jax.vmap(model.apply, (0, None))(drawn, at))
+
+    return draw
 
 
 def density(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stein.data.files import Table
+from stein.data.arrays import Table
 from stein.runs import record
 
 RANDOM = np.random.default_rng(0)

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from stein.data.arrays import Arrays, Standardiser, held_out, split, standardiser
 from stein.data.corruptions import gaussian_blur
-from stein.data.files import Arrays, Standardiser, held_out, load_arrays, load_inputs, load_pair, split, standardiser
+from stein.data.files import load_arrays, load_inputs, load_pair
 from stein.data.toy import classification_2d, far_from_the_ring, regression_1d
 
 if TYPE_CHECKING:

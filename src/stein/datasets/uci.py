@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stein.data.files import Arrays
+from stein.data.arrays import Arrays
 from stein.datasets import sources
 from stein.datasets.fetch import Progress, obtain
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stein.data.files import Table
+from stein.data.arrays import Table
 
 MOST_COLUMNS = 1000  # more have no digests of their own
 MOST_NUMBERS = 2**24  # above this it is not asked whether rows are only in another order: about a second
