@@ -104,7 +104,7 @@ def reproduce(
         tasks: tasks of the toy figures.
         tables: tables whose ensembles calibration and corruption use.
         methods: only these rows, such as "fw-SVGD, exact" in toy figures, h-svgd-l or h-svgd-l-stochastic in tables.
-        seeds: training seeds. Default: 38 to 42.
+        seeds: training seeds. Default: those of the preset, 38 to 42 for paper.
         out: directory of the results. Default: results/fig1, results/table1-laptop and so on. calibration and
             corruption write to the directories of their tables: OUT/table1 and so on.
         workers: parallel training processes, with one thread each. Default: one per CPU.
