@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported until a command runs: `stein --help` answers at once."""
+"""The command line. Heavy imports wait until a command runs, so that `stein --help` is fast."""
 
 from stein.cli.main import COMMANDS, main
 

@@ -1,7 +1,7 @@
-"""Is this JAX installation to be trusted? Canaries with known answers, and the fix where one fails.
+"""Can this JAX installation be trusted? Checks with known answers, and the fix if one fails.
 
-Some jaxlib releases return silently wrong sums on CPU, or crash on reductions of rank 7. Every canary
-computes something whose answer NumPy knows, in a shape that is known to go wrong.
+Some jaxlib releases return silently wrong sums on CPU, or crash on reductions of rank 7. Each canary
+compares a computation with NumPy's answer, in a shape that is known to fail.
 """
 
 import json
@@ -54,7 +54,7 @@ def long_broadcast(jit: Jit = jax.jit) -> Check:
 
 
 def repeated_sum(jit: Jit = jax.jit) -> Check:
-    """The sum of four million ones, 200 times: a race between threads shows as answers that differ."""
+    """The sum of four million ones, 200 times: a race between threads makes the answers differ."""
     shape = (4, 1024, 1024)
     total = jit(lambda column: jnp.sum(jnp.broadcast_to(column, shape)))
     column = np.ones((1024, 1), np.float32)
@@ -83,7 +83,7 @@ def vmapped_networks(jit: Jit = jax.jit) -> Check:
             answer = np.asarray(run(hidden, out, x))
             errors.append(np.max(np.abs(answer - exact)) / np.max(np.abs(exact)))
     worst = max(errors)
-    # float32 rounding over at most 50 terms; a TPU's bfloat16 products would reach 1e-2 and be refused too.
+    # float32 rounding over at most 50 terms; a TPU's bfloat16 products would reach 1e-2 and fail too.
     return Check("vmapped networks", bool(worst < 1e-4), f"largest relative error {worst:.0e}")
 
 
@@ -107,14 +107,14 @@ CANARIES: tuple[Callable[..., Check], ...] = (
 
 
 def examine(patience: float = 120.0) -> list[Check]:
-    """Run every canary in a child process, because a wrong backend may also crash or hang; and look at the versions.
+    """Run every canary in a child process, because a broken backend may crash or hang; then check the versions.
 
     Args:
-        patience: seconds after which a child is taken to hang.
+        patience: seconds after which a child process counts as hung.
     """
     checks: list[Check] = []
     while len(checks) < len(CANARIES):
-        # -P: a directory called jax where the user happens to stand must not be imported.
+        # -P: a directory named jax in the current directory must not be imported.
         command = [sys.executable, "-P", "-m", "stein.cli.doctor", str(len(checks))]
         try:
             child = subprocess.run(command, capture_output=True, text=True, timeout=patience)
@@ -130,7 +130,7 @@ def examine(patience: float = 120.0) -> list[Check]:
 
 
 def _integer_rows() -> np.ndarray:
-    """Rows of small integers, so that float32 sums are exact; 61 is prime, so that no misplaced row fits."""
+    """Rows of small integers, so that float32 sums are exact; 61 is prime, so that a misplaced row cannot match."""
     varying = (np.arange(32769) % 61).astype(np.float32)
     return np.stack([varying, np.full_like(varying, 1), np.full_like(varying, 2)], axis=1)
 
@@ -140,7 +140,7 @@ def _integer_matrix() -> np.ndarray:
 
 
 def _compare(name: str, exact: np.ndarray, **answers: jax.Array) -> Check:
-    """Pass when every answer equals the exact one, else say which does not and where."""
+    """Pass if every answer equals the exact one; otherwise report the first that differs."""
     for way, answer in answers.items():
         wrong = np.flatnonzero(np.asarray(answer) != exact)
         if wrong.size:
@@ -149,6 +149,6 @@ def _compare(name: str, exact: np.ndarray, **answers: jax.Array) -> Check:
     return Check(name, True, f"{exact.size} values exact")
 
 
-if __name__ == "__main__":  # the child of `examine`: one JSON line a canary, flushed before the next may crash
+if __name__ == "__main__":  # the child of `examine`: one JSON line per canary, flushed in case the next one crashes
     for canary in CANARIES[int(sys.argv[1]) :]:
         print(json.dumps(canary()), flush=True)

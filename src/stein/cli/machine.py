@@ -1,4 +1,4 @@
-"""What is here: methods, the installation, data sets."""
+"""Commands about the installation: methods, doctor, data sets."""
 
 import json as json_module
 import pathlib
@@ -44,19 +44,19 @@ def methods(json: bool = False) -> None:
 
 
 def doctor() -> None:
-    """Check the installation: versions, devices, and whether JAX computes right sums here."""
+    """Check the installation: versions, devices, and whether JAX computes correct sums."""
     with terminal.status("Importing JAX"):
         from stein.cli.doctor import FIX, examine
         from stein.runs.environment import facts
     with terminal.status("Computing sums with known answers"):
         # Before `facts`, which opens the devices: an accelerator may not be shared with the child process.
         checks = examine()
-        found = facts()
+        environment = facts()
 
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
-    for name, value in found.items():
+    for name, value in environment.items():
         table.add_row(name, value)
     for check in checks:
         mark = "[green]ok[/]" if check.passed else "[red]FAILED[/]"
@@ -74,15 +74,15 @@ def data(
     data_dir: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
     offline: bool = False,
 ) -> None:
-    """List the data sets, download what is missing of them, or verify what is here.
+    """List the data sets, download missing ones, or verify the local files.
 
-    They are looked for in --data-dir, in STEIN_DATA, in Debian's package of FashionMNIST and in the user's cache.
+    The search path is --data-dir, STEIN_DATA, Debian's FashionMNIST package, then the user's cache.
 
     Args:
         action: list, fetch or verify.
         names: data sets as `stein data list` shows them. Default: all. `fetch` needs names, or `all`.
-        data_dir: a directory with torchvision's folder names; fetch downloads to it instead of the user's cache.
-        offline: open no socket: what is not here is an error.
+        data_dir: a directory with torchvision's folder names; `fetch` downloads to it instead of the user's cache.
+        offline: open no connection; a missing data set is an error.
     """
     from stein.datasets import catalogue
 

@@ -38,7 +38,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 DESCRIPTION = """Stein variational neural-network ensembles: members that talk to each other.
 `stein --version` prints the version; `--debug` with a command shows tracebacks."""
 
-# What the user named does not exist or may not be used: bad input, unlike a full disk.
+# A path or value from the user that does not exist or is not allowed: bad input, unlike a full disk.
 _BAD_INPUT = (
     ValueError,
     FileExistsError,
@@ -53,18 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
-    for name in ("stdout", "stderr"):  # None if started with `>&-`; the replacement stays open as long as the process
+    for name in ("stdout", "stderr"):  # None if started with `>&-`; the replacement stays open until exit
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an ASCII terminal loses a Greek letter, not the command
-    # XLA takes its own tuning flags for features of the processor, and shouts when it finds them in its cache.
+    # XLA mistakes its own tuning flags for processor features, and logs errors when it finds them in its cache.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     code = _guarded([argument for argument in arguments if argument != "--debug"], debug)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader left (`stein methods | head -1`): no failure, but Python would complain at its exit.
+        # The reader closed the pipe (`stein methods | head -1`): not a failure, but Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
@@ -91,17 +91,17 @@ def _guarded(arguments: list[str], debug: bool) -> int:
 
 
 def _reader_left() -> bool:
-    """Whether it is our own output that nobody reads any more, and not a tracker's or a worker's pipe that broke."""
+    """Whether the broken pipe is our own stdout, and not a tracker's or a worker's."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
-    except (OSError, ValueError):  # no descriptor: nobody ever read
+    except (OSError, ValueError):  # no descriptor, so no reader
         return False
     return bool(poll.poll(0))
 
 
 def _parse(arguments: list[str]) -> Callable[[], Any]:
-    """The command that the arguments ask for, ready to be called; ValueError when they ask for none."""
+    """The command that the arguments name, ready to be called; raises ValueError for invalid arguments."""
     if arguments == ["--version"]:
         from stein import __version__
 
@@ -128,7 +128,7 @@ def _parse(arguments: list[str]) -> Callable[[], Any]:
 
 
 def _help(arguments: list[str], text: str) -> None:
-    print(re.sub(r"^(usage: stein \[-h\]) \{\S*\}", r"\1 COMMAND ...", text), end="")  # they are listed below
+    print(re.sub(r"^(usage: stein \[-h\]) \{\S*\}", r"\1 COMMAND ...", text), end="")  # the commands are listed below
     if arguments[:1] == ["train"]:
         from stein.runs import configs
 
@@ -136,7 +136,7 @@ def _help(arguments: list[str], text: str) -> None:
 
 
 def _deferred(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
-    """The same signature, but a call only binds the arguments: parsing must end before work begins."""
+    """The same signature, but a call only binds the arguments: parsing must finish before work begins."""
 
     @functools.wraps(command)
     def bind(**keywords: Any) -> Callable[[], None]:

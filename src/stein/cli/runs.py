@@ -1,4 +1,4 @@
-"""One run: its config, its training, how far it is, how good it is, what it predicts."""
+"""Commands for one run: config, train, resume, evaluate, predict, status."""
 
 import contextlib
 import json as json_module
@@ -35,17 +35,17 @@ def train(
     cache: bool = True,
     quiet: bool = False,
 ) -> None:
-    """Train an ensemble as a config file says, into a directory that can be resumed.
+    """Train an ensemble from a config file, in a directory from which it can be resumed.
 
-    Ctrl-C ends the run at the next pause with a checkpoint; a second one ends it at once.
+    Ctrl-C stops the run at the next pause and saves a checkpoint; a second Ctrl-C stops it at once.
 
     Args:
         config: a TOML file; `stein config init` writes one with every key explained.
         method: replaces method.name of the config; `stein methods` lists them.
         stochastic: add the noise that makes the method a sampler.
-        overrides: other keys, as train.steps=2000 data.file=houses.csv; paths start at the current directory.
+        overrides: other keys: train.steps=2000 data.file=houses.csv; paths are relative to the current directory.
         out: directory of the run. Default: runs/CONFIG-METHOD.
-        threads: CPU threads. Default: all. The same number gives the same bytes.
+        threads: CPU threads. Default: all. The same number gives bit-identical results.
         cache: keep compiled programs in the user's cache directory, so that the next run starts faster.
         quiet: no progress bar.
     """
@@ -71,10 +71,10 @@ def resume(
 
     Args:
         folder: the directory of the run.
-        steps: new total of training steps, above those that are done; for a finished run too. A learning rate that
-            falls follows the schedule of the new total from here on.
-        allow_changed_data: continue, with a warning, when the data are no longer those that the run began with.
-        threads: CPU threads. Default: as many as the run had before.
+        steps: new total of training steps, more than are done; also for a finished run. From here on, a decaying
+            learning rate follows the schedule of the new total.
+        allow_changed_data: continue, with a warning, if the data have changed since the run began.
+        threads: CPU threads. Default: the number that the run used before.
         cache: keep compiled programs in the user's cache directory.
         quiet: no progress bar.
     """
@@ -110,18 +110,18 @@ def evaluate(
     threads: Threads = None,
     cache: bool = True,
 ) -> None:
-    """Measure a finished run: how good, how well calibrated, and does it notice what it has never seen.
+    """Evaluate a finished run: scores, calibration and out-of-distribution detection.
 
     Writes evaluation.json, curves.json and figures/ into the run; docs/evaluation.md defines every number.
 
     Args:
         folder: the directory of the run.
-        ood: points of other kinds: .csv, .parquet, .npy or .npz files with inputs like the run's own; for images also
-            mnist, svhn and the like, or other-classes, those that data.classes leaves out.
-        corruption: also blur the test images, at six intensities.
-        data: a labelled file with the columns of the run's own, to evaluate on instead of its test points.
-        allow_changed_data: continue, with a warning, when the run's data are no longer those that it was trained on.
-        data_dir: where the files of --ood are looked for first.
+        ood: out-of-distribution points: .csv, .parquet, .npy or .npz files with inputs like the run's own; for images
+            also mnist, svhn and so on, or other-classes: those that data.classes leaves out.
+        corruption: also evaluate on blurred test images, at six intensities.
+        data: a labelled file with the run's columns, to evaluate on instead of its test points.
+        allow_changed_data: continue, with a warning, if the data have changed since training.
+        data_dir: directory that is searched first for the files of --ood.
         threads: CPU threads. Default: all.
         cache: keep compiled programs in the user's cache directory.
     """
@@ -154,15 +154,15 @@ def predict(
 ) -> None:
     """Predict new rows with a finished run; the data that it was trained on are not needed.
 
-    Writes one row per input. Regression: mean, std, its epistemic and aleatoric parts, and the ends of a central
-    interval. Classes: the most probable class, the probability of each, entropy and mutual information (the part of
-    the entropy that more data could reduce).
+    Writes one row per input. Regression: mean, std, its epistemic and aleatoric parts, and the bounds of a central
+    interval. Classification: the most probable class, the probability of each, entropy and mutual information (the
+    part of the entropy that more data could reduce).
 
     Args:
         folder: the directory of the run.
         file: .csv or .parquet with the run's input columns, in any order; or .npy or .npz with inputs like its own.
         out: the CSV file to write. An existing file is replaced.
-        coverage: probability that the interval should hold.
+        coverage: probability of the central interval.
         threads: CPU threads. Default: all.
         cache: keep compiled programs in the user's cache directory.
     """
@@ -187,24 +187,24 @@ def predict(
 
 
 def status(folders: Positional[tuple[pathlib.Path, ...]], *, json: bool = False) -> None:
-    """Show how far runs are: method, step, speed, time left, members alive, last metrics.
+    """Show the progress of runs: method, step, speed, time left, members alive, last metrics.
 
     Args:
-        folders: directories of runs, or directories that hold some (as runs/).
+        folders: run directories, or directories that contain some (such as runs/).
         json: print a JSON list instead of a table.
     """
     from stein.runs.status import survey, table
 
     if not folders:
         raise ValueError("no run is named; `stein status runs` shows all that are in runs/")
-    found = survey(folders)
+    runs = survey(folders)
     if json:
-        print(json_module.dumps(found, indent=2))
+        print(json_module.dumps(runs, indent=2))
     else:
         from rich.console import Console
 
-        terminal.show(table(found, Console().width))
-        print("".join(f"{run['run']}: {run['reason']}\n" for run in found if run["reason"]), end="")
+        terminal.show(table(runs, Console().width))
+        print("".join(f"{run['run']}: {run['reason']}\n" for run in runs if run["reason"]), end="")
 
 
 def config(action: Positional[Literal["init"]], path: Positional[pathlib.Path] = pathlib.Path("stein.toml")) -> None:
@@ -224,7 +224,7 @@ def config(action: Positional[Literal["init"]], path: Positional[pathlib.Path] =
 def _train_in(
     run: "RunFolder", new: bool, work: Callable[..., None], threads: int | None, cache: bool, quiet: bool
 ) -> None:
-    """Train or resume, with the run locked and signals heard from the first moment, and say how it ended."""
+    """Train or resume with the run locked and signals handled from the start, and print the outcome."""
     from stein.runs import signals
 
     _use_threads(threads)
@@ -244,7 +244,7 @@ def _train_in(
 
 
 def _say(message: str) -> None:
-    with contextlib.suppress(OSError):  # nobody listens: no reason to stop training
+    with contextlib.suppress(OSError):  # a closed pipe is no reason to stop training
         print(message, flush=True)
 
 
@@ -254,7 +254,7 @@ def _warn(message: str) -> None:
 
 
 def _warn_if_useless(numbers: dict[str, Any]) -> None:
-    """The last line says so where a constant would have been better."""
+    """Warn if a constant prediction would have been better."""
     rmse, mean = numbers.get("rmse"), numbers.get("baseline_rmse")
     if mean is not None and (rmse is None or rmse > mean):
         _warn(f"worse than predicting the mean: rmse {_number(rmse)}, the mean of the training targets has {mean:.4g}")
@@ -279,6 +279,6 @@ def _run_name(stem: str, config: Any) -> str:
 
 
 def _free_name(path: pathlib.Path) -> pathlib.Path:
-    """The path itself, or with the first number that makes it new."""
+    """The path itself, or with the first suffix -2, -3, ... that is not taken."""
     names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in range(1, 10**6))
     return next(name for name in names if not name.exists())

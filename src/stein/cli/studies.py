@@ -1,4 +1,4 @@
-"""Many ensembles at once: the demo, the paper's figures and tables, searches."""
+"""Commands that train many ensembles: demo, reproduce, sweep."""
 
 import contextlib
 import importlib.util
@@ -16,7 +16,7 @@ from stein.cli import terminal
 
 @contextlib.contextmanager
 def _studies() -> Iterator[None]:
-    """Inside, the paper's studies are imported; a stein without them says so in one line."""
+    """Import the paper's studies inside this context; without them the error is one line."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -30,14 +30,14 @@ def demo(
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
     seed: int = 42,
 ) -> None:
-    """Train four kinds of ensembles on a curve with a gap in its data, beside the posterior, and draw them.
+    """Train four kinds of ensembles on 1-D data with a gap, and plot them beside the posterior.
 
-    Takes a minute or so on two cores. The posterior comes with the package: `stein reproduce hmc` makes it again.
+    Takes about a minute on two cores. The posterior comes with the package; `stein reproduce hmc` recomputes it.
 
     Args:
         out: directory for the report, the figure, the animation and the numbers.
-        steps: training steps for each method; Default: 10,000, for which the recommendation holds.
-        seed: of the networks at the start and of the batches.
+        steps: training steps per method. Default: 10,000, for which the recommendation holds.
+        seed: seed of the initial networks and the batches.
     """
     if steps is not None and steps < 1:
         raise ValueError(f"--steps = {steps}: must be at least 1")
@@ -89,25 +89,25 @@ def reproduce(
     out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
     workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
 ) -> None:
-    """Make the paper's figures and tables again, or the posterior that the toy figures are compared with.
+    """Reproduce the paper's figures and tables, or the posterior that the toy figures are compared with.
 
-    What is finished is kept, and what is half done is resumed: the same command goes on after an interruption.
+    Finished work is kept and unfinished runs are resumed: after an interruption, run the same command again.
 
     Args:
         what: fig1 (deterministic) and fig-stochastic: every method on the toy tasks; ablation: fw-SVGD with one setting
-            changed at a time; hmc: the long chains of the reference; table1: FashionMNIST against MNIST; table2:
-            CIFAR-10 against SVHN; digits: the rows of the tables on scikit-learn's digits; calibration and corruption:
-            the curves of the tables' ensembles, which are trained if need be.
+            changed at a time; hmc: the long reference chains; table1: FashionMNIST against MNIST; table2:
+            CIFAR-10 against SVHN; digits: the same rows on scikit-learn's digits; calibration and corruption:
+            the curves of the tables' ensembles, which are trained if necessary.
         preset: smoke (minutes), laptop (tables only: two cores, an hour or two), paper (the paper's settings),
-            corrected (the right noise; for fig1 what we recommend). Default: laptop for table1 and table2, otherwise
-            paper.
-        tasks: of the toy figures, one of the two, or both.
-        tables: whose ensembles calibration and corruption are about.
-        methods: only these rows: "fw-SVGD, exact" in toy figures, h-svgd-l or h-svgd-l-stochastic in tables.
-        seeds: other training seeds than 38 to 42.
-        out: directory of the results; by default results/fig1, results/table1-laptop and the like. Those of
-            calibration and corruption are in the directories of their tables: OUT/table1 and so on.
-        workers: processes that train at the same time, of one thread each. Default: one per CPU.
+            corrected (the correct noise; for fig1 our recommended settings). Default: laptop for
+            table1 and table2, otherwise paper.
+        tasks: tasks of the toy figures.
+        tables: tables whose ensembles calibration and corruption use.
+        methods: only these rows, such as "fw-SVGD, exact" in toy figures, h-svgd-l or h-svgd-l-stochastic in tables.
+        seeds: training seeds. Default: those of the preset, 38 to 42 for paper.
+        out: directory of the results. Default: results/fig1, results/table1-laptop and so on. calibration and
+            corruption write to the directories of their tables: OUT/table1 and so on.
+        workers: parallel training processes, with one thread each. Default: one per CPU.
     """
     workers = _number_of(workers)
     curves = what in ("calibration", "corruption")
@@ -118,8 +118,8 @@ def reproduce(
 
     if curves:
         for table in tables:
-            place = out / table if out else folder(table)
-            _reproduce_table(table, preset, methods, seeds, place, workers, shown=what)
+            path = out / table if out else folder(table)
+            _reproduce_table(table, preset, methods, seeds, path, workers, shown=what)
     elif what in get_args(Table):
         _reproduce_table(what, preset, methods, seeds, out or folder(what), workers)
     elif preset == "laptop":
@@ -171,7 +171,7 @@ def _reproduce_table(
     with _studies():
         from stein.paper import protocols
 
-    protocols.rows(what, preset, rows)  # before JAX: a name that is not there is said at once
+    protocols.rows(what, preset, rows)  # before importing JAX: an unknown name fails at once
     with terminal.status("Importing JAX"):
         from stein.paper import image_tables
         from stein.runs.environment import use_compilation_cache
@@ -179,7 +179,7 @@ def _reproduce_table(
     try:
         with terminal.bars() as bars:
             image_tables.make(folder, image_tables.cells(what, preset, rows, seeds), workers, bars)
-    finally:  # also of a command that was stopped
+    finally:  # also if the command was stopped
         with terminal.status("Drawing"):
             image_tables.write(
                 folder, image_tables.cells(what, preset, (), seeds), f"stein reproduce {what} --preset {preset}"
@@ -189,7 +189,7 @@ def _reproduce_table(
 
 
 def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:
-    if importlib.util.find_spec("arviz") is None:  # now, not after the chains have run
+    if importlib.util.find_spec("arviz") is None:  # check now, not after the chains have run
         raise ImportError("the diagnostics of the chains need ArviZ: pip install 'stein[arviz]'")
     os.environ["JAX_ENABLE_X64"] = "1"
     with terminal.status("Importing JAX"), _studies():
@@ -211,14 +211,14 @@ def sweep(
     out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
     workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
 ) -> None:
-    """Search for the best settings of a run: a grid or random draws, judged on held-out points, never on test images.
+    """Search for the best settings of a run: grid or random search, judged on held-out points, never on test images.
 
-    What is finished is kept, and what is half done is resumed: the same command goes on after an interruption.
+    Finished work is kept and unfinished runs are resumed: after an interruption, run the same command again.
 
     Args:
         spec: a TOML file with [base] and [search]; docs/runs.md and examples/sweep-digits.toml explain it.
         out: directory of the search. Default: results/SPEC.
-        workers: processes that train at the same time, of one thread each. Default: one per CPU.
+        workers: parallel training processes, with one thread each. Default: one per CPU.
     """
     from stein.runs import search
     from stein.storage import locks

@@ -1,4 +1,4 @@
-"""What the command line shows: tables, spinners and bars, on terminals and where there is none."""
+"""Output of the command line: tables, spinners and progress bars, on terminals and without one."""
 
 import contextlib
 import sys
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def show(renderable: Any) -> None:
-    """Print with rich, through `print`: rich itself would end the process when the reader has left."""
+    """Print with rich, through `print`: rich itself would exit when the reader has closed the pipe."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -21,7 +21,7 @@ def show(renderable: Any) -> None:
 
 
 def status(message: str) -> Any:
-    """A spinner on stderr while something takes long; silent where stderr is no terminal."""
+    """A spinner on stderr during slow work; silent if stderr is not a terminal."""
     from rich.console import Console
 
     return Console(stderr=True).status(message)
@@ -29,7 +29,7 @@ def status(message: str) -> Any:
 
 @contextlib.contextmanager
 def bars(every: float = 5.0) -> "Iterator[Progress]":
-    """Progress on stderr: bars on a terminal, elsewhere a line about all that is under way every few seconds."""
+    """Progress on stderr: bars on a terminal, otherwise a line about all running tasks every few seconds."""
     from rich import progress
     from rich.console import Console
 
@@ -55,12 +55,12 @@ def bars(every: float = 5.0) -> "Iterator[Progress]":
 
 @contextlib.contextmanager
 def _lines(every: float) -> "Iterator[Progress]":
-    """A thread prints, so that a line also comes while something compiles and reports nothing."""
+    """A thread prints, so that lines also appear while a compilation reports nothing."""
     under_way: dict[str, float] = {}
     over = threading.Event()
 
     def say(words: str) -> None:
-        with contextlib.suppress(OSError):  # a reader who left
+        with contextlib.suppress(OSError):  # the reader closed the pipe
             print(words, file=sys.stderr, flush=True)
 
     def repeat() -> None:

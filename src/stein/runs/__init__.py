@@ -1,1 +1,1 @@
-"""Runs: an ensemble from a config file to its numbers, in a directory that survives crashes."""
+"""Runs: train and evaluate an ensemble from a config file, in a directory that survives crashes."""

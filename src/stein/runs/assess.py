@@ -1,4 +1,4 @@
-"""A finished run, judged: its ensemble on the held-out points, on points of other kinds and on blurred images."""
+"""Evaluate a finished run: on held-out points, out-of-distribution points and blurred images."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from stein.storage import documents, durable
 OUTSIDE: dict[str, Callable[[], np.ndarray]] = {"far-from-the-ring": data.far_from_the_ring}
 """Points unlike the data of a built-in set, by name."""
 FIGURES = ("reliability", "calibration", "entropies", "corruption", "intervals")
-# Of what an evaluation finds, what a terminal has room for; the rest is in evaluation.json.
+# The numbers that fit in a terminal; the rest is in evaluation.json.
 SHOWN = (
     *("accuracy", "rmse", "nll", "nll_paper", "nll_members", "crps", "brier", "ece", "coverage_50", "coverage_90"),
     *("sigma", "spread", "auroc_spread", "spread_ratio", "baseline_rmse", "baseline_accuracy"),
@@ -37,7 +37,7 @@ def load(folder: RunFolder, allow_changed_data: bool = False, warn: Say = warnin
     """A finished run, and its data.
 
     Args:
-        allow_changed_data: take data that changed after training, with the classes and scales of training, and warn.
+        allow_changed_data: if the data changed after training, warn, and use the classes and scales of training.
     """
     run = Exported(folder)
     changed = dataset.changed_data(str(folder), allow_changed_data, warn)
@@ -50,14 +50,14 @@ def load(folder: RunFolder, allow_changed_data: bool = False, warn: Say = warnin
 def ood_inputs(
     name_or_file: str, section: Data, like: np.ndarray, inputs: Sequence[str] = ()
 ) -> tuple[np.ndarray, str]:
-    """Inputs of another kind, as the run's own are before they are standardised, and what must be said of them.
+    """Out-of-distribution inputs, not yet standardised, and a note about them (may be empty).
 
     Args:
         name_or_file: a set of :data:`OUTSIDE`, a ``.npy`` or ``.npz`` file, a ``.csv`` or ``.parquet`` file with the
-            columns of the run's own (without the target, or with it), or, where the run learns images by name, the
-            name of another set, or ``other-classes``.
+            columns of the run's own (with or without the target), or, if the run learns images by name, the name of
+            another set, or ``other-classes``.
         section: the run's data.
-        like: the inputs that the run was trained on: one of the new ones must have their shape.
+        like: the training inputs; each new input must have their shape.
         inputs: their names.
     """
     note = ""
@@ -90,16 +90,16 @@ def run(
     allow_changed_data: bool = False,
     warn: Say = warnings.warn,
 ) -> dict[str, Any]:
-    """Evaluate a finished run, whose lock the caller holds, and write evaluation.json, curves.json and figures/.
+    """Evaluate a finished run and write evaluation.json, curves.json and figures/. The caller holds its lock.
 
     Args:
-        labelled: a file with the columns of the run's own, to evaluate on in the place of its test points.
+        labelled: a file with the run's columns, to evaluate on instead of its test points.
         allow_changed_data: as in :func:`load`.
 
     Returns:
-        What is in evaluation.json.
+        The content of evaluation.json.
     """
-    # The rows of another file do not depend on what became of the run's own.
+    # If another file is evaluated, changes in the run's own data do not matter.
     finished, loaded = load(folder, allow_changed_data or labelled is not None, (lambda _: None) if labelled else warn)
     test = loaded.test if labelled is None else dataset.labelled(str(labelled), finished.config, loaded)
     if test is None:
@@ -115,8 +115,8 @@ def run(
             raise ValueError(f"--corruption: is for classifiers; {folder} is a regression")
         numbers, curves, drawn = _regression(finished, loaded, test, others)
     numbers |= dataset.baseline(loaded, test)
-    found = about | {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-    documents.write_json(folder.evaluation, found)
+    evaluation = about | {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    documents.write_json(folder.evaluation, evaluation)
     durable.replace(folder.curves, json.dumps(curves).encode())
     folder.figures.mkdir(exist_ok=True)
     for name in FIGURES:
@@ -124,12 +124,12 @@ def run(
         if name in drawn:
             documents.write_figure(path, drawn[name], dpi=150)
         else:
-            path.unlink(missing_ok=True)  # of an evaluation with other options
-    return found
+            path.unlink(missing_ok=True)  # from an evaluation with other options
+    return evaluation
 
 
 def table(numbers: dict[str, Any]) -> Any:
-    """The numbers that matter most, for people."""
+    """The most important numbers, as a rich table."""
     from rich.table import Table
 
     shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
@@ -150,35 +150,35 @@ def _is_same(now: data.Standardiser | None, then: data.Standardiser | None) -> b
 def _named_sets(
     finished: Exported, loaded: Loaded, ood: Sequence[str], data_dir: Path | None
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Inputs of other kinds by name, as the network takes them, and what must be said of them."""
-    section, found, notes = finished.config.data, {}, []
+    """Out-of-distribution inputs by name, prepared for the network, and notes about them."""
+    section, sets, notes = finished.config.data, {}, []
     if data_dir is not None:
         section = msgspec.structs.replace(section, folder=str(data_dir))
     for given in ood:
         name = Path(given).stem
-        if name in found:
+        if name in sets:
             raise ValueError(f"--ood {given}: there are two sets called {name!r}")
         path = given if data_dir is None or not (data_dir / given).is_file() else str(data_dir / given)
         x, note = ood_inputs(path, section, loaded.train.x, loaded.inputs)
-        found[name] = finished.inputs(x)
+        sets[name] = finished.inputs(x)
         notes += [note] if note else []
-    return found, "; ".join(notes)
+    return sets, "; ".join(notes)
 
 
 def _classification(
     finished: Exported, loaded: Loaded, test: data.Arrays, others: dict[str, np.ndarray], corruption: bool
 ) -> tuple:
-    clean = _images(loaded, test.x) if corruption else None  # complaints come before work
-    said: Any = finished.predict_prepared(test.x)  # a ClassPrediction, as those below
+    clean = _images(loaded, test.x) if corruption else None  # errors come before work
+    prediction: Any = finished.predict_prepared(test.x)  # a ClassPrediction, like those below
     outside: dict[str, Any] = {name: finished.predict_prepared(x) for name, x in others.items()}
-    logs = {name: prediction.log_probabilities for name, prediction in outside.items()}
-    numbers = evaluate.classification(said.log_probabilities, test.y, logs)
-    curves = evaluate.classification_curves(said.log_probabilities, test.y, logs)
+    logs = {name: other.log_probabilities for name, other in outside.items()}
+    numbers = evaluate.classification(prediction.log_probabilities, test.y, logs)
+    curves = evaluate.classification_curves(prediction.log_probabilities, test.y, logs)
     method = finished.config.method.name + (" stochastic" if finished.config.method.stochastic else "")
     drawn = {
         "reliability": report.evaluation.reliability(curves["reliability"], numbers["ece"]),
         "calibration": report.evaluation.calibration({method: curves["calibration"]}, disagreement=True),
-        "entropies": report.evaluation.entropies(said.entropy, {name: p.entropy for name, p in outside.items()}),
+        "entropies": report.evaluation.entropies(prediction.entropy, {name: p.entropy for name, p in outside.items()}),
     }
     if clean is not None:
 
@@ -196,14 +196,14 @@ def _classification(
 
 def _regression(finished: Exported, loaded: Loaded, test: data.Arrays, others: dict[str, np.ndarray]) -> tuple:
     """Everything in the units of the targets."""
-    prediction: Any = finished.predict_prepared(test.x)  # a RegressionPrediction, as those below
+    prediction: Any = finished.predict_prepared(test.x)  # a RegressionPrediction, like those below
     means, sigmas = prediction
     y = loaded.raw_targets(test.y).reshape(means.shape[1:]).astype(float)
     curves = evaluate.regression_curves(means, sigmas, y)
     spread = _spread(means)
     numbers = evaluate.regression(means, sigmas, y)
     numbers |= {"sigma": float(sigmas.mean()), "spread": float(spread.mean())}
-    units = 1.0 if loaded.units is None else loaded.units.scale  # targets of any size count alike
+    units = 1.0 if loaded.units is None else loaded.units.scale  # all targets count alike, whatever their scale
     inside = _spread(means / units)
     outside: dict[str, Any] = {name: finished.predict_prepared(x) for name, x in others.items()}
     sets = {name: _detection(_spread(other.means / units), inside) for name, other in outside.items()}
@@ -214,12 +214,12 @@ def _regression(finished: Exported, loaded: Loaded, test: data.Arrays, others: d
 
 
 def _spread(means: np.ndarray) -> np.ndarray:
-    """How far the members are apart at each point: the standard deviation of their means (n - 1), mean over targets."""
+    """Spread of the members at each point: standard deviation of their means (n - 1), averaged over targets."""
     return means.std(axis=0, ddof=min(1, len(means) - 1)).mean(axis=1)
 
 
 def _detection(outside: np.ndarray, inside: np.ndarray) -> dict[str, float]:
-    """How well the spread tells points of another kind from the test points."""
+    """How well the spread separates out-of-distribution points from the test points."""
     return {
         "auroc_spread": metrics.ood.auroc(outside, inside),
         "aupr_spread": metrics.ood.aupr(outside, inside),
@@ -229,7 +229,7 @@ def _detection(outside: np.ndarray, inside: np.ndarray) -> dict[str, float]:
 
 
 def _images(loaded: Loaded, x: np.ndarray) -> np.ndarray:
-    """The test images as they were in the file: a blur of standardised pixels would be another blur."""
+    """The test images as they were in the file, since blurring standardised pixels gives a different result."""
     try:
         return corruptions.as_images(x if loaded.standardiser is None else loaded.standardiser.undo(x))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A config's words turned into the objects that they name. Only what is listed here can be named."""
+"""Builds the objects that a config names. Only names listed here are possible."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -56,12 +56,12 @@ OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "lion": optax.lion,
     "lamb": optax.lamb,
 }
-STREAM = 2  # the derivation of the batches' key in new runs
-MOST_IN_A_BATCH = 256  # of a table, unless the config says otherwise
+STREAM = 2  # how new runs derive the key of their batches
+MOST_IN_A_BATCH = 256  # default for tables
 
 
 class Parts(NamedTuple):
-    """All that a run needs, made from its config."""
+    """The objects of a run, made from its config."""
 
     model: Model
     likelihood: likelihoods.Likelihood
@@ -73,7 +73,7 @@ class Parts(NamedTuple):
 def assemble(
     config: Config, before: Mapping[str, Any] | None = None, changed: Callable[[str], None] | None = None
 ) -> Parts:
-    """The parts of a run. Data that the config's model or likelihood cannot take is a ``ValueError``.
+    """The parts of a run. Raises ``ValueError`` for data that the config's model or likelihood cannot take.
 
     Args:
         before, changed: as in :func:`stein.runs.dataset.load`.
@@ -119,16 +119,16 @@ def assemble(
 
 
 def batch_key(seed: int, stream: int = STREAM) -> jax.Array:
-    """The key of a run's batches, by the number of its derivation; checkpoints without a number have the first.
+    """The key of a run's batches, by derivation number; checkpoints without a number use the first.
 
-    The first was the key of the run's own noise too: ``fold_in(key, 1)`` is ``split(key)[1]``. No split reaches the
-    number of the second.
+    The first was also the key of the run's noise: ``fold_in(key, 1)`` is ``split(key)[1]``. No split collides with the
+    second.
     """
     return jax.random.fold_in(jax.random.key(seed), {1: 1, 2: 1 << 31}[stream])
 
 
 def in_units(loaded: Loaded) -> Callable[[Prediction], Prediction]:
-    """From predictions of standardised targets to predictions in the units of the targets."""
+    """A function from predictions of standardised targets to predictions in their original units."""
     units = loaded.units
 
     def transformed(prediction: Prediction) -> Prediction:
@@ -140,13 +140,13 @@ def in_units(loaded: Loaded) -> Callable[[Prediction], Prediction]:
 
 
 def resolved(config: Config, kind: Kind, rows: int) -> Config:
-    """The config with what "auto" means for so many training rows with targets of a kind, outside of ``data``."""
+    """The config with "auto" resolved outside of ``data``, for targets of a kind and ``rows`` training rows."""
     meant = FORMER
     if config.is_table:
         meant = {
             "likelihood.sigma": "learned",
-            # Of a few hundred rows a network can learn every one, and the noise that is learned with it goes to zero;
-            # weights of this size leave it near what other rows show (docs/data.md).
+            # A network can memorise a few hundred rows, and the learned noise then goes to zero; with weights of this
+            # size it stays near the noise on other rows (docs/data.md).
             "prior.scale": 0.5 if kind == "categorical" else 0.2,
             "train.batch_size": MOST_IN_A_BATCH if rows > MOST_IN_A_BATCH else 0,
             "optimiser.schedule": "cosine",
@@ -160,7 +160,7 @@ def resolved(config: Config, kind: Kind, rows: int) -> Config:
 
 
 def make_likelihood(config: Config, kind: Kind, units: data.Standardiser | None) -> likelihoods.Likelihood:
-    """The likelihood of a resolved config, for targets of a kind, standardised by ``units`` where there are any."""
+    """The likelihood of a resolved config, for targets of a kind, standardised by ``units`` if not None."""
     if kind == "categorical":
         return likelihoods.categorical(config.likelihood.center_logits)
     if config.likelihood.center_logits:
@@ -174,7 +174,7 @@ def make_likelihood(config: Config, kind: Kind, units: data.Standardiser | None)
 
 
 def make_model(config: Config, likelihood: likelihoods.Likelihood, shape: tuple[int, ...], answers: int) -> Model:
-    """The network of a config for inputs of this ``shape``, a row of which has so many targets or classes."""
+    """The network of a config, for inputs of this ``shape`` and ``answers`` targets or classes."""
     outputs = answers + likelihood.extra_outputs
     if config.model.name == "resnet32":
         if len(shape) != 3 or "probabilities" not in likelihood.features:
@@ -215,7 +215,7 @@ def _functional_prior(config: Config) -> functional_priors.FunctionalPrior:
     if section.functional_prior == "none":
         return functional_priors.none()
     if section.functional_prior == "gaussian-process":
-        # The jitter that moment matching has: in float32 a smooth covariance of many points is singular without.
+        # The same jitter as moment matching: in float32 a smooth covariance of many points is singular without it.
         covariance = _rbf_covariance(section.gp_scale, section.gp_length)
         prior = functional_priors.gaussian_process(covariance, jitter=1e-3 * section.gp_scale**2)
     else:
@@ -241,7 +241,7 @@ def _learning_rate(config: Config) -> float | schedules.Schedule:
         "constant": optax.constant_schedule(rate),
         "cosine": optax.cosine_decay_schedule(rate, steps, left),
         "exponential": optax.exponential_decay(rate, steps, left),
-        # The offset from which the published power reaches the last fraction at the last step.
+        # With this offset the published power reaches the final fraction at the last step.
         "polynomial": schedules.polynomial(rate, offset=steps / (left ** (-1 / 0.55) - 1)),
     }[section.schedule]
     if not section.warmup_steps:

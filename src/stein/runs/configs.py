@@ -1,6 +1,6 @@
-"""Configs: TOML in and out, with complaints that name the file, the key, what is allowed and the nearest name.
+"""Configs: TOML in and out, with errors that name the file, the key, the allowed values and the nearest name.
 
-What the keys are stands in :mod:`stein.runs.schema`. No jax here: help and complaints come at once.
+The keys are defined in :mod:`stein.runs.schema`. No jax here: help and errors must be fast.
 """
 
 import difflib
@@ -26,27 +26,27 @@ Section = TypeVar("Section", bound=msgspec.Struct)
 
 MAX_BYTES = 1_000_000
 WIDTH = 120
-SOURCES = {"name", "file", "inputs"}  # of the section data: one of them says where the data are
+SOURCES = {"name", "file", "inputs"}  # of the section data: one of them must be given
 PATHS = ("file", "inputs", "targets", "test_file", "folder")  # of the section data
 
 
 class ConfigError(ValueError):
-    """A config that cannot be run; one line: file, key, what is wrong, what is allowed."""
+    """An invalid config; one line: file, key, what is wrong, what is allowed."""
 
 
 def load(
     path: Path, overrides: Sequence[str] = (), method: str | None = None, stochastic: bool | None = None
 ) -> Config:
-    """The config in a file, with the command line's changes, checked; paths in it become absolute.
+    """Load and check the config in a file, with the command line's changes; paths become absolute.
 
     Args:
-        overrides: ``section.key=value`` each; the value is TOML, or else a bare string. Paths in them are relative to
-            the current directory.
+        overrides: items ``section.key=value``; the value is TOML or a bare string. Paths are relative to the current
+            directory.
         method: replaces ``method.name``.
         stochastic: replaces ``method.stochastic``.
 
     Raises:
-        ConfigError: for anything wrong, in one line.
+        ConfigError: for any error, in one line.
     """
     document = read(path)
     changes = [(*_override(item, _printable(str(path))), "--set") for item in overrides]
@@ -62,13 +62,13 @@ def load(
             table.pop(key, None)
     for section, key, value, _ in changes:
         table = document.setdefault(section, {})
-        if isinstance(table, dict):  # what is no table is refused below
+        if isinstance(table, dict):  # other types are rejected below
             table[key] = value
     return checked(document, path, {f"{section}.{_name(key)}": option for section, key, _, option in changes})
 
 
 def load_run(path: Path, steps: int | None = None) -> Config:
-    """The config.toml of a run, which may be older than some of the keys: it goes on as it was begun.
+    """The config.toml of a run; keys that are newer than the run keep the run's old behaviour.
 
     Args:
         steps: replaces ``train.steps``.
@@ -84,13 +84,13 @@ def load_run(path: Path, steps: int | None = None) -> Config:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What is in a TOML file, unchecked."""
+    """The content of a TOML file, unchecked."""
     where = _printable(str(path))
     return _document(_read(path, where), where)
 
 
 def checked(document: Mapping[str, Any], path: Path, sources: Mapping[str, str]) -> Config:
-    """The config that a document of ``path`` says, with absolute paths; ``sources`` as below."""
+    """The config in a document from ``path``, with absolute paths; ``sources`` as in ``_config``."""
     where = _printable(str(path))
     config = _config(document, where, sources)
     return msgspec.structs.replace(
@@ -103,7 +103,7 @@ def checked(document: Mapping[str, Any], path: Path, sources: Mapping[str, str])
 
 
 def parse(text: str | bytes, where: str = "config") -> Config:
-    """The config in a text; ``where`` is what complaints call it."""
+    """The config in a text; ``where`` is its name in error messages."""
     return _config(
         _document(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"), where), where, {}
     )
@@ -115,13 +115,13 @@ def dump(config: Config) -> str:
 
 
 def fingerprint(config: Config) -> str:
-    """SHA-256 of what is not a default, in hexadecimal: a later version's new keys and defaults do not change it."""
+    """SHA-256 of the non-default values, in hexadecimal: a later version's new keys and defaults do not change it."""
     chosen = {
         f"{section}.{key}": value
         for section, keys in msgspec.to_builtins(config).items()
         for key, value in keys.items()
         if value != msgspec.to_builtins(FORMER.get(f"{section}.{key}", KEYS[section][key].default))
-        and (config.is_table or value != KEYS[section][key].default)  # where "auto" is what it was
+        and (config.is_table or value != KEYS[section][key].default)  # otherwise "auto" means what it did before
     }
     return hashlib.sha256(tomli_w.dumps(chosen).encode()).hexdigest()
 
@@ -129,7 +129,7 @@ def fingerprint(config: Config) -> str:
 def _read(path: Path, where: str) -> bytes:
     content = None
     try:
-        if stat.S_ISREG(path.stat().st_mode):  # a pipe could block for ever
+        if stat.S_ISREG(path.stat().st_mode):  # a pipe could block forever
             with path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -146,7 +146,7 @@ def _read(path: Path, where: str) -> bytes:
 def _document(content: bytes, where: str) -> dict[str, Any]:
     try:
         text = content.decode("utf-8-sig")  # editors on Windows put a byte-order mark in front
-        return tomllib.loads(f"{text}\n")  # with the line break, complaints about the last line name it
+        return tomllib.loads(f"{text}\n")  # with the line break, errors in the last line name it
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ConfigError(f"{where}: line {line}: is not UTF-8 text; save the file as UTF-8") from None
@@ -157,7 +157,7 @@ def _document(content: bytes, where: str) -> dict[str, Any]:
 
 
 def _syntax(complaint: str, text: str) -> str:
-    """A parser's complaint with the line that it is about."""
+    """A parser's error message with the line that it refers to."""
     found = re.search(r" \(at line (\d+), column \d+\)$", complaint)
     if not found:
         return f"is not valid TOML: {_printable(complaint)}"
@@ -178,7 +178,7 @@ def _override(item: str, where: str) -> tuple[str, str, Any]:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         parsed = {}
-    # A line break in the text could smuggle in a second key.
+    # A line break in the text could inject a second key.
     return section, key, parsed["value"] if parsed.keys() == {"value"} else text.strip()
 
 
@@ -203,7 +203,7 @@ def _config(document: Mapping[str, Any], where: str, sources: Mapping[str, str])
 def values(
     table: Any, section: str, known: Mapping[str, Key], fail: Callable[[str, str], ConfigError]
 ) -> dict[str, Any]:
-    """The checked values of one section; ``fail`` makes the error from a key and what is wrong with it."""
+    """The checked values of one section; ``fail`` makes the error from a key and a message."""
     if not isinstance(table, dict):
         raise fail(section, f"got {shown(table)}; must be a table: [{section}]")
     found = {}
@@ -223,7 +223,7 @@ def values(
 
 
 def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    """Keys that are fine alone and wrong together, the first of them first."""
+    """Keys that are valid alone but not together."""
     yield from _data_conflicts(config.data)
     yield from conflicts.of_method(config)
     train, optimiser, annealing = config.train, config.optimiser, config.annealing
@@ -293,7 +293,7 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
 def _absolute(
     values: Section, section: str, keys: Sequence[str], path: Path, where: str, sources: Mapping[str, str]
 ) -> Section:
-    """Paths made absolute: those in the file start at its folder, those of the command line at the current one."""
+    """Paths made absolute: relative to the file, or for the command line to the current directory."""
     given = {key: getattr(values, key) for key in keys if getattr(values, key)}
     starts = {key: Path() if sources.get(f"{section}.{key}") == "--set" else path.parent for key in given}
     resolved = {key: os.path.realpath(starts[key] / value) for key, value in given.items()}
@@ -318,12 +318,12 @@ def shown(value: Any) -> str:
         return str(value).lower()
     try:
         return _short.repr(value)
-    except ValueError:  # Python writes no integer of more than 4300 digits
+    except ValueError:  # Python formats no integer of more than 4300 digits
         return "a number too long to show"
 
 
 def _name(key: str) -> str:
-    """A key from the file; quoted if it is none that anybody would write."""
+    """A key from the file; quoted if it has unusual characters."""
     return key if re.fullmatch(r"[\w-]{1,60}", key) else shown(key)
 
 
@@ -337,7 +337,7 @@ def _hint(word: str, known: Iterable[str]) -> str:
 
 
 def _home(key: str, known: Iterable[str]) -> str:
-    """The hint for an unknown key: the section where it would be right, or the nearest name."""
+    """The hint for an unknown key: the section where it belongs, or the nearest name."""
     homes = [f"{section}.{key}" for section, keys in KEYS.items() if key in keys]
     return f"; did you mean {homes[0]!r}?" if homes else _hint(key, known)
 
@@ -384,5 +384,5 @@ def _toml(value: Any) -> str:
 
 
 def _explained(key: Key) -> str:
-    plain = key.allowed.startswith(("true", "text"))  # says nothing that the default does not
+    plain = key.allowed.startswith(("true", "text"))  # adds nothing to the default
     return key.meaning if plain else f"{key.meaning}; {key.allowed}"

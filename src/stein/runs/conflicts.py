@@ -1,4 +1,4 @@
-"""Keys of a config's method that are fine alone and wrong together. A key that would do nothing is refused too."""
+"""Method keys that are valid alone but not together. A key without effect is rejected too."""
 
 from collections.abc import Iterator
 
@@ -6,11 +6,11 @@ from stein import methods
 from stein.runs.schema import KEYS, Config, Method
 
 SOURCES = ("box", "noise", "mixture")
-FILES = (".csv", ".parquet", ".npy", ".npz")  # of inputs without labels
+FILES = (".csv", ".parquet", ".npy", ".npz")  # of unlabelled inputs
 
 
 def of_method(config: Config) -> Iterator[tuple[str, str]]:
-    """The keys of the method that contradict others, or that would do nothing: each with what is wrong."""
+    """The method keys that contradict others or have no effect, each with an error message."""
     method, chosen = config.method, methods.lookup(config.method.name)
     named = None if method.repulsion == "auto" else method.repulsion
     for setting, complaint in methods.refusals(chosen, method.stochastic, method.noise, named):
@@ -22,7 +22,7 @@ def of_method(config: Config) -> Iterator[tuple[str, str]]:
     if chosen.compares == "probabilities" and config.likelihood.name in ("gaussian", "heteroscedastic"):
         yield "method.name", f"{method.name} compares probabilities; likelihood.name must be categorical or auto"
     if method.measurement_subset:
-        size = 0 if config.train.batch_size == "auto" else config.train.batch_size  # of few rows auto takes all
+        size = 0 if config.train.batch_size == "auto" else config.train.batch_size  # with few rows, auto takes all
         if chosen.repulsion is None:
             yield "method.measurement_subset", f"{method.name} looks at the whole batch, or at none; must be 0"
         if not size and method.measurement == "batch":

@@ -1,4 +1,4 @@
-"""The data of a run: read, examined, held out, standardised and cast, in this order. No jax here."""
+"""The data of a run: read, checked, split, standardised and cast, in this order. No jax here."""
 
 import hashlib
 from collections import Counter
@@ -17,14 +17,14 @@ BUILT_IN: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
     "classification-2d": data.classification_2d,
 }
 TRAIN, VALIDATION, TEST = range(3)
-# What a split column may say of a row.
+# The values of a split column.
 PARTS = {"train": TRAIN, "0": TRAIN, "validation": VALIDATION, "test": TEST, "1": TEST}
 
 
 class Loaded(NamedTuple):
-    """The data of a run in its precision, and what a prediction must know of how they were read.
+    """The data of a run in its precision, and what predictions need to know about them.
 
-    The targets of a regression are standardised by ``units``, where there are any; ``facts`` are for data.json.
+    Regression targets are standardised by ``units`` if it is not None; ``facts`` are for data.json.
     """
 
     train: data.Arrays
@@ -40,7 +40,7 @@ class Loaded(NamedTuple):
     facts: dict[str, Any]
 
     def description(self) -> dict[str, Any]:
-        """What a prediction must know, without the data themselves."""
+        """What predictions need to know, without the data themselves."""
         return {
             "kind": self.kind,
             "shape": self.train.x.shape[1:],
@@ -54,18 +54,18 @@ class Loaded(NamedTuple):
 
     @property
     def answers(self) -> int:
-        """Classes, or targets of a row."""
+        """Number of classes, or of targets per row."""
         return self.classes or int(np.prod(self.train.y.shape[1:]))
 
     def raw_targets(self, y: np.ndarray) -> np.ndarray:
-        """Targets in the units of the data, of one row for each point."""
+        """Targets in the units of the data, one row per point."""
         if self.units is None or self.kind == "categorical":
             return y
         return self.units.undo(y.reshape(len(y), -1).astype(np.float64))
 
 
 class _Read(NamedTuple):
-    """Three parts of what was read; targets are class numbers from 0, or floating point."""
+    """The data in three parts; targets are class numbers from 0, or floating point."""
 
     parts: tuple[data.Arrays, data.Arrays, data.Arrays]
     kind: kinds.Kind
@@ -81,8 +81,8 @@ def load(
     """The data that a config names.
 
     Args:
-        before: data.json of the run, where there is one: its classes and scales are used again.
-        changed: called with what differs from ``before``, if anything does; must raise if that matters.
+        before: data.json of an existing run, whose classes and scales are reused.
+        changed: called with a description of any difference from ``before``; raises to reject the data.
     """
     before = before or {}
     read = _table(config, before, changed) if config.is_table else _by_name(config, before, changed)
@@ -132,7 +132,7 @@ def load(
 
 
 def changed_data(run: str, allowed: bool, warn: Callable[[str], None]) -> Callable[[str], None]:
-    """What :func:`load` shall do about data that differ from those that a run began with: refuse them, or warn."""
+    """The callback for :func:`load` if the data changed after a run began: reject them, or warn."""
 
     def changed(what: str) -> None:
         if not allowed:
@@ -145,7 +145,7 @@ def changed_data(run: str, allowed: bool, warn: Callable[[str], None]) -> Callab
 
 
 def labelled(path: str, config: Config, like: Loaded) -> data.Arrays:
-    """Other labelled points, from a file with the columns of the run's own, as the run's test points are."""
+    """Other labelled points, from a file with the run's columns, prepared like its test points."""
     section = config.data
     table = files.read_table(path, section.target, section.split_column, like.inputs if section.target else ())
     _check_shape(path, table.x, like.train.x)
@@ -163,7 +163,7 @@ def labelled(path: str, config: Config, like: Loaded) -> data.Arrays:
 
 
 def unlabelled(path: str, config: Config, like: Loaded) -> np.ndarray:
-    """Inputs without labels from a file, as the network takes those of training."""
+    """Unlabelled inputs from a file, prepared like those of training."""
     section = config.data
     if path.lower().endswith((".npy", ".npz")):
         x = data.load_inputs(path)
@@ -176,7 +176,7 @@ def unlabelled(path: str, config: Config, like: Loaded) -> np.ndarray:
 
 
 def describe(loaded: Loaded) -> str:
-    """What is learned from what, in one line."""
+    """Target, rows and inputs of the data, in one line."""
     parts = [part for part in (loaded.train, loaded.validation, loaded.test) if part is not None]
     rows = " + ".join(str(len(part.x)) for part in parts) + " rows"
     if loaded.validation is not None:
@@ -193,7 +193,7 @@ def describe(loaded: Loaded) -> str:
 
 
 def baseline(loaded: Loaded, test: data.Arrays | None = None) -> dict[str, float]:
-    """What the most frequent class, or the mean of the training targets, reaches on the test points."""
+    """Score of the most frequent class, or of the mean of the training targets, on the test points."""
     test = test or loaded.test
     if test is None:
         return {}
@@ -251,7 +251,7 @@ def _table(config: Config, before: Mapping[str, Any], changed: Callable[[str], N
 
 
 def _files(section: Data) -> tuple[dict[str, files.Table], np.ndarray | None]:
-    """The file of a run, and its test file; and which part every row is in, where that is given."""
+    """The file of a run and its test file; and the part of every row, or None if it is not given."""
     if section.file:
         table = files.read_table(section.file, section.target, section.split_column)
     else:
@@ -264,14 +264,14 @@ def _files(section: Data) -> tuple[dict[str, files.Table], np.ndarray | None]:
         return {"file": table, "test_file": test}, parts
     if table.parts is None:
         return {"file": table}, None
-    said = [text.lower() for text in table.parts.tolist()]
-    for row, text in enumerate(said):
+    texts = [text.lower() for text in table.parts.tolist()]
+    for row, text in enumerate(texts):
         if text not in PARTS:
             raise ValueError(
                 f"{section.file}: row {row + 1}, column {section.split_column!r}: {table.parts[row][:60]!r}: "
                 "must be train, validation or test, or 0 for training and 1 for test"
             )
-    parts = np.array([PARTS[text] for text in said])
+    parts = np.array([PARTS[text] for text in texts])
     if not (parts == TRAIN).any():
         raise ValueError(f"{section.file}: column {section.split_column!r}: no row is for training")
     return {"file": table}, parts
@@ -286,7 +286,7 @@ def _uci(section: Data) -> tuple[dict[str, files.Table], np.ndarray]:
 
 
 def _as_before(config: Config, x: np.ndarray, y: np.ndarray, table: files.Table, facts: dict[str, Any]) -> _Read:
-    """As stein 0.1 read its tables: whole numbers are classes, as they are; no class has its share of the split."""
+    """Tables as stein 0.1 read them: whole numbers are class numbers, and splits are not stratified."""
     labels: tuple[str, ...] = ()
     if y.dtype.kind == "U":
         found, y = np.unique(y, return_inverse=True)
@@ -327,7 +327,7 @@ def _check_shape(path: str, x: np.ndarray, like: np.ndarray) -> None:
 
 
 def _check_classes(read: _Read, classes: int) -> None:
-    """A class that no training row has cannot be learned, and has no probability that means anything."""
+    """Reject a class without training rows: it cannot be learned, and its probability is meaningless."""
     train, *held_out = read.parts
     known = np.bincount(train.y[train.y >= 0], minlength=classes) > 0
     for name, part in zip(("validation", "test"), held_out, strict=True):
@@ -340,7 +340,7 @@ def _check_classes(read: _Read, classes: int) -> None:
 
 
 def _units(y: np.ndarray, one_scale: bool) -> data.Standardiser:
-    """What standardises targets. Where sigma is given in their units, all are divided by the same number."""
+    """The standardiser of targets. If sigma is given in their units, all are divided by the same number."""
     units = data.standardiser(y.reshape(len(y), -1))
     if one_scale:
         units = units._replace(scale=np.full_like(units.scale, np.sqrt(np.mean(units.scale**2))))
@@ -356,7 +356,7 @@ def _recorded(before: Mapping[str, Any], name: str) -> data.Standardiser | None:
 
 
 def _by_name(config: Config, before: Mapping[str, Any], changed: Callable[[str], None] | None) -> _Read:
-    """Built-in points and images; what they are is known."""
+    """Built-in points and images, whose kind is known."""
     section = config.data
     if section.name in IMAGES:
         train, test = images.load(section, config.model.name == "mlp")

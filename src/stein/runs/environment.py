@@ -1,4 +1,4 @@
-"""The machine that a run is on: what its result depends on, the precision of its numbers, and the compilation cache."""
+"""The environment of a run: versions and hardware, floating-point precision, and the compilation cache."""
 
 import contextlib
 import importlib.metadata
@@ -18,11 +18,11 @@ from stein.runs.schema import Config
 from stein.storage import durable
 
 IDENTITY = ("stein", "jax", "jaxlib", "numpy", "devices", "CPU threads", "CPU")
-"""The facts that the promise "the same bytes" depends on."""
+"""The facts that must agree for bit-identical results."""
 
 
 def facts() -> dict[str, str]:
-    """What a bug report should say: versions, platform, devices, threads and precision.
+    """Facts for a bug report: versions, platform, devices, threads and precision.
 
     >>> facts()["x64"] in ("on", "off")
     True
@@ -44,24 +44,24 @@ def facts() -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-    """What a result depends on, and a name for the run that no other has."""
+    """The facts that a result depends on, and a unique name for the run."""
     return facts() | {"CPU": _processor(), "commit": _commit(), "run": f"stein-{uuid.uuid4().hex[:12]}"}
 
 
 @contextlib.contextmanager
 def precision(config: Config) -> Iterator[None]:
-    """Inside, jax has the floating-point numbers of the config; outside it is as it was."""
+    """Set jax to the config's floating-point precision inside this context."""
     with jax.enable_x64(config.train.precision == "float64"):
         yield
 
 
 def use_compilation_cache() -> None:
-    """Keep what XLA compiles in the user's cache directory, for the next run."""
+    """Cache what XLA compiles in the user's cache directory."""
     cache = durable.user_cache()
     if cache is None:
         return
     place = cache / "xla"
-    with contextlib.suppress(OSError):  # no place for a cache is no reason not to train
+    with contextlib.suppress(OSError):  # training works without a cache
         place.mkdir(parents=True, exist_ok=True)
         if os.access(place, os.W_OK):
             jax.config.update("jax_compilation_cache_dir", str(place))
@@ -77,7 +77,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The commit of the user's own working directory, if it is one of git's."""
+    """The commit of the working directory, if it is a git repository."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
         return answer.stdout.strip()

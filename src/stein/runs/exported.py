@@ -1,4 +1,4 @@
-"""The ensemble of a finished run: what it says about new inputs, without the data that it was trained on."""
+"""The ensemble of a finished run: predictions for new inputs, without the training data."""
 
 import csv
 import io
@@ -32,7 +32,7 @@ class _Scales(msgspec.Struct):
 
 
 class _About(msgspec.Struct):
-    """What ``ensemble.safetensors`` says about its ensemble: all that a prediction needs."""
+    """The description in ``ensemble.safetensors``: all that a prediction needs."""
 
     alive: list[int]
     kind: Kind
@@ -47,18 +47,18 @@ class _About(msgspec.Struct):
 
 
 def _described_by_the_data(folder: RunFolder, config: Config) -> dict[str, Any]:
-    """What exports did not say before: it is learned from the data once more, which must still be there."""
+    """What older exports lack, derived from the training data, which must still exist."""
     return dataset.load(config, documents.read_json(folder.data)).description()
 
 
 class Exported:
-    """The ensemble that a finished run left behind.
+    """The exported ensemble of a finished run.
 
     Attributes:
         config: its config, without "auto".
         model, likelihood: its network and likelihood.
         members: the weights of the living members, along the first axis of every leaf.
-        labels: names of the classes, where they have any.
+        labels: names of the classes; empty if they have none.
         columns: names of the inputs, in the order in which the network takes them.
     """
 
@@ -66,10 +66,10 @@ class Exported:
         folder.check_is_finished()
         self.folder = folder
         written = configs.load_run(folder.config)
-        said = checkpoint.read_about(folder.ensemble)
-        if "shape" not in said:  # of an older stein
-            said |= _described_by_the_data(folder, written)
-        about: _About = untrusted.convert(folder.ensemble, said, _About)
+        description = checkpoint.read_about(folder.ensemble)
+        if "shape" not in description:  # written by an older version
+            description |= _described_by_the_data(folder, written)
+        about: _About = untrusted.convert(folder.ensemble, description, _About)
         self._about = about
         self.standardiser = None if about.standardiser is None else about.standardiser.standardiser()
         units = None if about.units is None else about.units.standardiser()
@@ -84,16 +84,16 @@ class Exported:
             self.members: Particles = predict.living(particles, np.isin(np.arange(n), about.alive))
 
     def predict(self, x: Any) -> Prediction:
-        """What the ensemble says about inputs, in the units of the data: :mod:`stein.predictions`.
+        """The ensemble's prediction for inputs, in the units of the data: :mod:`stein.predictions`.
 
         Args:
-            x: a row for each input, as in the data that the run was trained on: an array with its columns in the same
-                order, or a table of pandas or polars with columns of the same names, in any order. Not standardised.
+            x: one row per input, as in the training data: an array with its columns in the same order, or a pandas or
+                polars table with columns of the same names, in any order. Not standardised.
         """
         return self.predict_prepared(self.inputs(x))
 
     def predict_prepared(self, x: np.ndarray) -> Prediction:
-        """What the ensemble says about inputs that are as the network takes them (:meth:`inputs`)."""
+        """The ensemble's prediction for inputs that are already prepared (:meth:`inputs`)."""
         with precision(self.config):
             outputs = predict.in_chunks(self.model, self.members, x)
         prediction = self.likelihood.predictive(outputs)
@@ -113,7 +113,7 @@ class Exported:
         rows = np.asarray(inputs.batch(x))
         if rows.shape[1:] != self._about.shape:
             raise ValueError(f"x has rows of shape {rows.shape[1:]}; the run was trained on {self._about.shape}")
-        # In float64 first, as in training: a year minus the mean year has no digits left in float32.
+        # In float64 first, as in training: a year minus the mean year loses its digits in float32.
         rows = rows if self.standardiser is None else self.standardiser(rows.astype(np.float64))
         return rows.astype(self.config.train.precision)
 
@@ -128,7 +128,7 @@ class Exported:
         return files.read_table(str(path), section.target, section.split_column, self.columns, labelled=False).x
 
     def write_predictions(self, x: Any, path: Path, coverage: float = 0.9) -> int:
-        """A CSV file with one row of :meth:`predict` per input; returns their number."""
+        """Write a CSV file with one row of :meth:`predict` per input; returns the number of rows."""
         columns = self._columns_of(self.predict(x), coverage)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")

@@ -2,17 +2,17 @@
 
 ::
 
-    config.toml        the resolved config; with it a directory is a run
+    config.toml        the resolved config; marks a directory as a run
     env.json           versions, devices, threads, commit
     data.json          digest, columns, classes, split and scales of the data
-    metrics.jsonl      a line for each logged step
+    metrics.jsonl      one line per logged step
     progress.json      step and speed, for `stein status`; may be lost without harm
     checkpoints/       step-00001200/ ...
     tb/                TensorBoard events
-    metrics.json       the last numbers; with it a run is finished
+    metrics.json       the last numbers; marks a run as finished
     failed.json        why the last attempt ended with an error
     ensemble.safetensors, card.md
-    evaluation.json, curves.json, figures/     what `stein evaluate` found
+    evaluation.json, curves.json, figures/     results of `stein evaluate`
     seconds.json       how long training took, for runs of a table or a search
 """
 
@@ -34,7 +34,7 @@ RunState = Literal["new", "running", "finished", "failed", "interrupted"]
 
 
 class RunFolder:
-    """Every path in a run's directory, and the state that the run is in."""
+    """The paths in a run's directory, and the state of the run."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -92,20 +92,20 @@ class RunFolder:
 
     @property
     def steps_done(self) -> int:
-        """The steps that need not be done again: all of a finished run, else those of its newest checkpoint."""
+        """The steps that are saved: all of a finished run, otherwise those of its newest checkpoint."""
         if self.is_finished:
             return int(documents.read_json(self.numbers).get("steps", 0))
         return self.newest_step
 
     @property
     def newest_step(self) -> int:
-        """The step of the newest checkpoint, good or damaged; 0 where there is none."""
+        """The step of the newest checkpoint, good or damaged; 0 if there is none."""
         names = [path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*")]
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     @property
     def threads(self) -> int | None:
-        """The number of CPU threads to go on with: as many as before."""
+        """The number of CPU threads that the run used before."""
         before = str(documents.read_json(self.environment).get("CPU threads", ""))
         return int(before) if before.isdigit() else None
 
@@ -113,9 +113,9 @@ class RunFolder:
 
     @contextlib.contextmanager
     def claimed(self, new: bool) -> Iterator[None]:
-        """Be the one writer of a new run or of an existing one, or fail within a second.
+        """Lock a new or existing run for writing, or fail within a second.
 
-        A new directory goes away again if no run has begun in it.
+        A new directory is deleted if no run has begun in it.
         """
         made = new and not self.path.exists()
         if new:
@@ -143,21 +143,21 @@ class RunFolder:
 
     @contextlib.contextmanager
     def ended(self) -> Iterator[None]:
-        """Note in failed.json why a run that has begun ended with an error; a full disk gets its remedy."""
+        """Write the error that ends a run to failed.json; for a full disk, the message says what to do."""
         if self.failure.exists():
             self.failure.unlink()
         try:
             yield
         except Exception as error:
-            told = self._disk_trouble(error)
+            explained = self._disk_trouble(error)
             if self.config.exists() and not self.is_finished and not isinstance(error, StoppedError):
-                self._note(" ".join(str(told).split()))
-            if told is error:
+                self._note(" ".join(str(explained).split()))
+            if explained is error:
                 raise
-            raise told from error
+            raise explained from error
 
     def _note(self, reason: str) -> None:
-        """On a disk that is full to the last byte in the place of progress.json, which may be lost."""
+        """Write failed.json; on a full disk, delete progress.json to make room."""
         for attempt in range(2):
             with contextlib.suppress(OSError):
                 if attempt:
@@ -166,7 +166,7 @@ class RunFolder:
                 return
 
     def _disk_trouble(self, error: Exception) -> Exception:
-        """The error itself, or one with what was saved and what to do, where the disk refused to write."""
+        """The error itself; for disk errors, one that says what was saved and what to do."""
         if not isinstance(error, OSError) or error.errno not in _DISK:
             return error
         saved = f"step {self.steps_done} is saved" if self.steps_done else "no step is saved"
@@ -176,34 +176,34 @@ class RunFolder:
     # -- the log --------------------------------------------------------------------------------------------
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every whole line of the log."""
+        """The complete lines of the log."""
         return [json.loads(line) for line in self._lines()]
 
     def last_row(self) -> dict[str, Any]:
-        """The last whole line of the log; empty where there is none."""
+        """The last complete line of the log; empty if there is none."""
         try:
             return json.loads((self._lines() or [b"{}"])[-1])
         except ValueError:
             return {}
 
     def _lines(self) -> list[bytes]:
-        """What ends in a line break: the writer may be in the middle of the next one."""
+        """The lines that end in a line break: the last one may still be incomplete."""
         try:
             return [line for line in self.log.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
         except FileNotFoundError:
             return []
 
     def cut_log(self, length: int) -> int:
-        """Forget what was logged after the checkpoint that a run is resumed from; returns the bytes that are left."""
+        """Delete what was logged after the checkpoint that a run resumes from; returns the new size in bytes."""
         with open(self.log, "a+b") as file:
-            if file.tell() < length:  # somebody shortened it: keep the whole lines
+            if file.tell() < length:  # the file was shortened: keep the complete lines
                 file.seek(0)
                 length = file.read().rfind(b"\n") + 1
             file.truncate(length)
         return length
 
     def write_progress(self, **numbers: float) -> None:
-        """Numbers for `stein status`: a reader sees a whole file, a crash may lose it."""
+        """Write numbers for `stein status`: readers always see a complete file, but a crash may lose it."""
         temporary = self.path / f".tmp-{os.getpid()}-progress"
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps(numbers))

@@ -1,4 +1,4 @@
-"""The images that a run learns, and those that it has never seen."""
+"""The images of a run, and out-of-distribution images."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -10,11 +10,11 @@ from stein.datasets.fetch import Progress
 from stein.runs.schema import Data
 
 OTHER_CLASSES = "other-classes"  # of the run's own data set
-MOST_OUTSIDE = 10_000  # points that are out of distribution: the paper's number
+MOST_OUTSIDE = 10_000  # out-of-distribution points: the paper's number
 
 
 def obtain(section: Data, others: Iterable[str], progress: Progress) -> None:
-    """Download what is missing of a run's images and of those that it will be judged on."""
+    """Download the missing images of a run and of its evaluation."""
     datasets.load_images(section.name, "train", section.folder or None, progress=progress)
     for name in (section.name, *others):
         if name != OTHER_CLASSES:
@@ -24,10 +24,10 @@ def obtain(section: Data, others: Iterable[str], progress: Progress) -> None:
 def load(section: Data, flat: bool) -> tuple[data.Arrays, data.Arrays]:
     """Training and test images of the chosen classes, pixels from 0 to 1.
 
-    The first 5,000 of CIFAR-10's training images are never trained on, as in the paper: they are for validation.
+    The first 5,000 training images of CIFAR-10 are held out for validation, as in the paper.
     """
     found = _read(section, "train")
-    if section.name == "cifar10":  # counted before classes are chosen, so that they are the same images for everybody
+    if section.name == "cifar10":  # split before classes are chosen, so that the images are always the same
         held_out, found = (
             found._replace(x=found.x[at], y=_classes(found)[at]) for at in (slice(5000), slice(5000, None))
         )
@@ -42,11 +42,11 @@ def load(section: Data, flat: bool) -> tuple[data.Arrays, data.Arrays]:
 
 
 def outside(name: str, section: Data, flat: bool) -> tuple[np.ndarray, str]:
-    """Images that are out of distribution for a run, and what must be said of them.
+    """Out-of-distribution images for a run, and a note about them (may be empty).
 
     Args:
-        name: a data set, of which the test images are taken, or ``other-classes``: all images of the run's own set of
-            classes that it does not learn.
+        name: a data set, whose test images are taken, or ``other-classes``: all images of the run's own set whose
+            classes it does not learn.
         section: the run's data.
     """
     if name == OTHER_CLASSES:
@@ -71,7 +71,7 @@ def _learned(found: datasets.Images, section: Data, flat: bool) -> data.Arrays:
     if missing:
         raise ValueError(f"data.classes: {section.name} has no class {missing[0]}")
     learned = np.isin(y, section.classes)
-    order = np.argsort(section.classes)  # renumbered as they are listed
+    order = np.argsort(section.classes)  # class numbers follow the order of the list
     return data.Arrays(x[learned], order[np.searchsorted(section.classes, y[learned], sorter=order)])
 
 

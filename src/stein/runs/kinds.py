@@ -1,6 +1,6 @@
-"""What the targets of a table are: numbers to predict, or names of classes. Where it could be either, ask.
+"""Whether the targets of a table are numbers or classes; ambiguous targets are an error.
 
-The rules stand in docs/data.md. No jax here.
+The rules are in docs/data.md. No jax here.
 """
 
 import re
@@ -13,19 +13,19 @@ from stein.runs.schema import Likelihood
 Kind = Literal["gaussian", "heteroscedastic", "categorical"]
 
 MOST_CLASSES = 20
-"""More different whole numbers are doubtful: they may be counts, prices or years."""
+"""More distinct whole numbers are ambiguous: they may be counts, prices or years."""
 ROWS_PER_CLASS = 5
-"""Fewer rows for each different whole number, on average, are doubtful."""
-# A number with something before or behind it: "24.0 €", "$1,200", "15kg", "7 %".
+"""Fewer rows per distinct whole number, on average, are ambiguous."""
+# A number with a prefix or suffix: "24.0 €", "$1,200", "15kg", "7 %".
 _WITH_UNIT = re.compile(r"^[^\w.,+-]{0,3}\s*[+-]?\d[\d.,' ]*\s*[^\d\s]{0,6}$")
 SETTLE = "`--set likelihood.name=gaussian` for regression, `--set likelihood.name=categorical` for classes"
 
 
 def decide(y: np.ndarray, section: Likelihood, name: str) -> Kind:
-    """The likelihood of raw targets (numbers, whole numbers or text) that are called ``name``.
+    """The likelihood for raw targets (floats, integers or text) called ``name``.
 
     Raises:
-        ValueError: one line, where the targets and the likelihood do not fit, or could mean two things.
+        ValueError: if the targets do not fit the likelihood, or are ambiguous; one line.
     """
     is_text = y.dtype.kind == "U"
     if section.name != "auto":
@@ -53,13 +53,13 @@ def decide(y: np.ndarray, section: Likelihood, name: str) -> Kind:
 
 
 def names(y: np.ndarray) -> list[str]:
-    """The label of every row of raw targets that are classes; 1 and 1.0 are the same class."""
+    """The class label of every row of raw targets; 1 and 1.0 are the same class."""
     whole = y if y.dtype.kind in "Uiu" else y.astype(np.int64)
     return [str(value) for value in whole.reshape(len(y))]
 
 
 def in_order(labels: list[str]) -> tuple[str, ...]:
-    """Different labels, numbers by size and text by the alphabet."""
+    """Distinct labels, numbers by size and text alphabetically."""
     different = set(labels)
     try:
         return tuple(sorted(different, key=int))
@@ -68,7 +68,7 @@ def in_order(labels: list[str]) -> tuple[str, ...]:
 
 
 def check_given(y: np.ndarray, kind: Kind, name: str) -> None:
-    """Whether raw targets can be what the config says they are."""
+    """Raise ``ValueError`` if raw targets do not fit the config's likelihood."""
     if kind == "categorical":
         if y.ndim > 1 and y.shape[1] > 1:
             raise ValueError(

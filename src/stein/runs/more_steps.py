@@ -1,7 +1,7 @@
-"""A run that goes on to another number of steps than it was begun with. Imports no jax.
+"""Continue a run to a new total number of steps. Imports no jax.
 
-The new total goes into config.toml. Checkpoints carry the fingerprint of the config that they were made with, so that
-env.json keeps the totals that the run had before.
+The new total goes into config.toml. Checkpoints carry the fingerprint of the config that they were made with, so
+env.json keeps the earlier totals.
 """
 
 import shutil
@@ -17,7 +17,7 @@ EARLIER = "train.steps before"  # in env.json
 
 
 def check(folder: RunFolder, steps: int) -> configs.Config:
-    """The run's config with another total. One that the run cannot have is refused before anything is changed."""
+    """The run's config with a new total. An invalid total is rejected before anything is changed."""
     done = folder.steps_done
     config, before = configs.load_run(folder.config, steps), configs.load_run(folder.config)
     if steps <= done:
@@ -33,10 +33,10 @@ def check(folder: RunFolder, steps: int) -> configs.Config:
 
 
 def allow(folder: RunFolder, config: configs.Config, warn: Callable[[str], None]) -> None:
-    """Make what :func:`check` returned the config of the run, finished or not, whose lock the caller holds.
+    """Make ``config`` from :func:`check` the config of the run, finished or not. The caller holds the run's lock.
 
-    A crash in between leaves a run that `stein resume` ends with the old total or the new one. The mark of the finished
-    run goes first, then what was measured on its ensemble, and the new total comes last.
+    After a crash in between, `stein resume` continues to the old total or the new one: the mark of the finished run is
+    removed first, then its evaluation, and the new total is written last.
     """
     before, steps = configs.load_run(folder.config), config.train.steps
     for file in (folder.numbers, folder.evaluation, folder.curves):
@@ -61,7 +61,7 @@ def allow(folder: RunFolder, config: configs.Config, warn: Callable[[str], None]
 
 
 def fingerprints(folder: RunFolder, config: configs.Config) -> set[str]:
-    """Of the run's config with each total of steps that it has had."""
+    """Fingerprints of the run's config with each total that it has had."""
     earlier = documents.read_json(folder.environment).get(EARLIER, [])
     totals = [config.train.steps, *(total for total in earlier if isinstance(total, int))]
     trains = [msgspec.structs.replace(config.train, steps=total) for total in totals]

@@ -1,7 +1,7 @@
-"""Many ensembles, trained in processes of their own.
+"""Many ensembles, each trained in its own process.
 
-A cell is one ensemble of a table. What it leaves behind is on disk, so that a run that was cut goes on with the cells
-that are missing.
+A cell is one ensemble of a table. Its results are on disk, so that an interrupted command continues with the missing
+cells.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ Cell = TypeVar("Cell")
 
 
 def in_processes(work: Callable[[Cell], None], cells: Sequence[Cell], workers: int, watch: Callable[[], None]) -> None:
-    """``work`` on every cell, in so many processes of one thread each.
+    """Call ``work`` on every cell, in ``workers`` processes with one thread each.
 
-    A cell that fails does not keep the others from being finished; its error is raised when they are.
+    If a cell fails, the others still finish; then its error is raised.
 
     Args:
-        watch: called every second, to show how far they are.
+        watch: called every second, to show progress.
     """
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _prepare) as pool:
         futures = [pool.submit(_while_wanted, work, cell) for cell in cells]
@@ -48,14 +48,14 @@ def in_processes(work: Callable[[Cell], None], cells: Sequence[Cell], workers: i
 
 
 def _prepare() -> None:
-    """In each process, before it computes anything."""
+    """Initialise a worker process."""
     os.environ["NPROC"] = "1"  # read by XLA when it makes its thread pool
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     use_compilation_cache()
 
 
 def _stop_with_parent() -> None:
-    """A killed command leaves nobody behind who trains for nobody: each process saves and stops, as `kill` asks."""
+    """Workers stop when their parent is killed: each saves a checkpoint and exits, as on SIGTERM."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -63,7 +63,7 @@ def _stop_with_parent() -> None:
 
 
 def _while_wanted(work: Callable[[Cell], None], cell: Cell) -> None:
-    """A process has its next cell in hand already when the last one is stopped."""
+    """Skip the cell if the parent is dead: a worker may already have fetched its next cell."""
     parent = multiprocessing.parent_process()
     if parent is None or parent.is_alive():
         work(cell)
@@ -72,11 +72,11 @@ def _while_wanted(work: Callable[[Cell], None], cell: Cell) -> None:
 def make_missing(
     work: Callable[..., None], missing: Mapping[Path, Cell], steps: int, workers: int, begin: Progress
 ) -> None:
-    """``work`` on the cells that are missing, each a run in its directory, in so many processes.
+    """Call ``work`` on the missing cells, each a run in its own directory, in ``workers`` processes.
 
     Args:
-        work: called with a cell; with one process also with ``show=True``, to draw its own bar.
-        steps: of all cells together.
+        work: called with a cell; with one worker also with ``show=True``, to draw its own bar.
+        steps: total over all cells.
     """
     if workers == 1:
         for cell in missing.values():
@@ -92,9 +92,9 @@ def make_missing(
 
 @contextlib.contextmanager
 def trained(config: Config, place: Path, show: bool = False) -> Iterator[None]:
-    """A run that is trained to its end, from wherever it was; inside, it is ours alone.
+    """Train a run to its end, from wherever it was; inside the context it is locked.
 
-    Its ``seconds.json`` says how long that took, over all the times that it was begun again.
+    Its ``seconds.json`` has the training time, summed over all attempts.
     """
 
     def warn(message: str) -> None:

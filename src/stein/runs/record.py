@@ -1,6 +1,6 @@
-"""What a run learned from, in data.json, and what differs when its data are read again. No jax here.
+"""The record of a run's data in data.json, and how data that are read again differ from it. No jax here.
 
-Digests are of what was read, numbers and names, and not of the bytes of a file: a CSV that was saved again is the same.
+Digests are of the numbers and names, not of the bytes of a file: a CSV that was saved again has the same digest.
 """
 
 import hashlib
@@ -10,8 +10,8 @@ import numpy as np
 
 from stein.data.arrays import Table
 
-MOST_COLUMNS = 1000  # more have no digests of their own
-MOST_NUMBERS = 2**24  # above this it is not asked whether rows are only in another order: about a second
+MOST_COLUMNS = 1000  # tables with more columns have no digest per column
+MOST_NUMBERS = 2**24  # larger tables are not checked for reordered rows, which takes about a second here
 
 
 def facts(table: Table) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def facts(table: Table) -> dict[str, Any]:
 
 
 def difference(before: dict[str, Any], table: Table) -> str:
-    """What differs between a table and the facts that were written about it, in words; empty where nothing does."""
+    """A description of how a table differs from its recorded facts; empty if it does not."""
     now = facts(table)
     if now["digest"] == before.get("digest"):
         return ""

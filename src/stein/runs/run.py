@@ -11,7 +11,7 @@ from stein.runs.signals import requests
 
 
 def load(path: Path | str) -> "Run":
-    """The ensemble of a finished run, ready to predict; the data that it was trained on are not needed.
+    """Load the ensemble of a finished run; the training data are not needed.
 
     Args:
         path: the directory of the run.
@@ -26,15 +26,15 @@ def load(path: Path | str) -> "Run":
 
 
 class Run(Exported):
-    """A finished run: its ensemble, and what can still be done with it where its data are at hand."""
+    """A finished run: predictions and, if its data are available, evaluation and further training."""
 
     def evaluate(self, ood: Sequence[str] = (), **options: Any) -> dict[str, Any]:
-        """Numbers on the held-out points of the run's data, which are read again: :func:`stein.runs.assess.run`."""
+        """Evaluate on the held-out points; the run's data are read again (:func:`stein.runs.assess.run`)."""
         with self.folder.claimed(new=False):
             return assess.run(self.folder, ood, **options)
 
     def resume(self, steps: int, show: bool = False, warn: Callable[[str], None] = print) -> "Run":
-        """Train on to a new total of ``steps``. Returns the longer run."""
+        """Continue training to a new total of ``steps``. Returns the longer run."""
         with self.folder.claimed(new=False), self.folder.ended(), requests() as stop:
             training.resume(self.folder, stop, show, warn, steps=steps)
         return Run(self.folder)

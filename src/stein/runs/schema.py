@@ -1,9 +1,9 @@
-"""What a run is: every key of its config with its type, its limits and its meaning, written once.
+"""The schema of a run's config: the type, limits and meaning of every key, written once.
 
 The checks of :mod:`stein.runs.configs`, ``stein train --help`` and the file that ``stein config init`` writes are
-made from these classes. No jax here: help and complaints come at once. The names of methods are those of
+made from these classes. No jax here: help and errors must be fast. The names of methods are those of
 :mod:`stein.methods`; names that belong to registries with jax (noises, optimisers ...) are repeated as literals, and a
-test holds them equal.
+test checks that they agree.
 """
 
 from collections.abc import Callable
@@ -34,57 +34,57 @@ WITH_WEIGHT_DECAY = ("adamw", "lamb", "lion")
 
 
 class Data(Struct, frozen=True):
-    """What to learn from: a built-in set by name, one file, or a pair of files."""
+    """The data: a built-in set by name, one file, or a pair of files."""
 
     name: Annotated[
         Literal["", "regression-1d", "classification-2d", ImageName, UciName],
-        about("a data set by name; `stein data list` says where images and UCI tables are"),
+        about("a data set by name; `stein data list` shows where images and UCI tables are"),
     ] = ""
-    file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths start at this file's folder")] = ""
-    inputs: Annotated[Text, about(".npy file of the inputs, a row for each point")] = ""
-    targets: Annotated[Text, about(".npy file of the targets, goes with inputs")] = ""
+    file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths are relative to this file")] = ""
+    inputs: Annotated[Text, about(".npy file of the inputs, one row per point")] = ""
+    targets: Annotated[Text, about(".npy file of the targets, used with inputs")] = ""
     target: Annotated[Text, about("name of the target column, for .csv and .parquet")] = ""
-    test_file: Annotated[Text, about("file of the test points, with the columns of data.file; none are held out")] = ""
+    test_file: Annotated[Text, about("file of test points with the columns of data.file; none are held out")] = ""
     split_column: Annotated[
-        Text, about("column of a .csv or .parquet that says train, validation or test (or 0 and 1: train and test)")
+        Text, about("column of a .csv or .parquet with train, validation or test (or 0 and 1: train and test)")
     ] = ""
-    split: Annotated[int, about("which of the 20 standard splits of a UCI table", ge=0, le=19)] = 0
+    split: Annotated[int, about("number of the standard split of a UCI table, of 20", ge=0, le=19)] = 0
     test_fraction: Annotated[float, about("fraction of the points held out for evaluation", ge=0, lt=1)] = 0.1
     validation_fraction: Annotated[
         Literal["auto"] | Annotated[float, Meta(ge=0, lt=1)],
         about(
-            "fraction of the training points held out for early stopping and the best checkpoint; auto: 0.1 if one of "
-            "these is on, else 0"
+            "fraction of the training points held out for early stopping and the best checkpoint; auto: 0.1 if either "
+            "is on, else 0"
         ),
     ] = "auto"
     standardise: Annotated[
         Literal["auto"] | bool,
-        about("shift and scale every input to mean 0 and standard deviation 1; auto: true for tables"),
+        about("shift and scale each input to mean 0 and standard deviation 1; auto: true for tables"),
     ] = "auto"
     standardise_targets: Annotated[
         Literal["auto"] | bool,
-        about("likewise the targets of a regression; numbers stay in their units; auto: true for tables"),
+        about("the same for regression targets; metrics keep the original units; auto: true for tables"),
     ] = "auto"
     reading: Annotated[
         Literal["checked", "as-before"],
-        about("checked: doubtful targets are refused, splits are stratified; as-before: as runs made by stein 0.1"),
+        about("checked: ambiguous targets are rejected, splits are stratified; as-before: as in stein 0.1"),
     ] = "checked"
     seed: Annotated[Seed, about("seed of the held-out points, and of built-in sets")] = 42
-    folder: Annotated[Text, about("where sets by name are looked for first, in torchvision's folders, and UCI")] = ""
+    folder: Annotated[Text, about("directory searched first for named sets: torchvision's folders, and UCI")] = ""
     classes: Annotated[
         tuple[Annotated[int, Meta(ge=0, le=999)], ...],
         about("learn only these classes of the images, renumbered from 0; empty: all", max_length=1000),
     ] = ()
     most_test: Annotated[
-        int, about("use at most so many test images, and images out of distribution; 0: all", ge=0, le=10**9)
+        int, about("largest number of test images, and of out-of-distribution images; 0: all", ge=0, le=10**9)
     ] = 0
     validate: Annotated[
-        bool, about("hold out some training images, as test_fraction says, and leave the test images alone")
+        bool, about("evaluate on held-out training images (test_fraction) instead of the test images")
     ] = False
 
 
 class Method(Struct, frozen=True):
-    """How the members of the ensemble pull and push one another; `stein methods` explains the names."""
+    """How the members of the ensemble interact; `stein methods` explains the names."""
 
     name: Annotated[Text, about("method", extra={"choices": methods.names})] = "h-svgd"
     stochastic: Annotated[bool, about("add the noise that makes the method a sampler")] = False
@@ -95,33 +95,31 @@ class Method(Struct, frozen=True):
     ] = "auto"
     repulsion_energy: Annotated[
         Literal["auto"] | Annotated[float, Meta(gt=0, le=1)],
-        about("share of the pushes between members that the exact repulsion keeps; 1: all; auto: 0.9999, with noise 1"),
+        about("fraction of the pairwise forces that the exact repulsion keeps; 1: all; auto: 0.9999, with noise 1"),
     ] = "auto"
     repulsion_probe: Annotated[
-        bool, about("add a random combination of what repulsion_energy leaves out: unbiased, with variance")
+        bool, about("add a random combination of what repulsion_energy drops: unbiased, but adds variance")
     ] = False
-    kernel: Annotated[Literal["rbf", "imq"], about("kernel, where the method has one")] = "rbf"
+    kernel: Annotated[Literal["rbf", "imq"], about("kernel, if the method has one")] = "rbf"
     bandwidth: Annotated[Literal["median"] | Positive, about("bandwidth h of the kernel k(|x - y|²/h)")] = "median"
-    freeze_bandwidth_after: Annotated[
-        StepsOrNone, about("keep the median bandwidth of this step from then on; 0: never")
-    ] = 0
+    freeze_bandwidth_after: Annotated[StepsOrNone, about("freeze the median bandwidth after this step; 0: never")] = 0
     noise: Annotated[
         Literal["cholesky", "elementwise-shared", "elementwise-independent"],
-        about("root of the noise covariance; the elementwise ones are wrong and for reproduction only"),
+        about("root of the noise covariance; the elementwise ones are wrong, for reproduction only"),
     ] = "cholesky"
     noise_place: Annotated[
         Literal["langevin", "adam-inside"], about("where noise enters; adam-inside is for reproduction only")
     ] = "langevin"
     freeze_preconditioner_after: Annotated[
-        StepsOrNone, about("keep the preconditioner of this Langevin step from then on; 0: never")
+        StepsOrNone, about("freeze the preconditioner after this Langevin step; 0: never")
     ] = 0
     temperature: Annotated[Positive, about("T; the target is the posterior to the power 1/T")] = 1.0
-    start: Annotated[Literal["prior", "model"], about("first weights: prior draws, or the model's initialiser")] = (
+    start: Annotated[Literal["prior", "model"], about("initial weights: prior draws, or the model's initialiser")] = (
         "prior"
     )
     functional_prior: Annotated[
         Literal["none", "ssge", "moment-matched", "gaussian-process"],
-        about("prior over functions, read by the functional methods only"),
+        about("prior over functions, used by the functional methods only"),
     ] = "none"
     gp_scale: Annotated[
         Positive, about("standard deviation of the Gaussian process, in units of the network's outputs")
@@ -131,26 +129,26 @@ class Method(Struct, frozen=True):
     ] = 1.0
     prior_draws: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=2, le=10**6)],
-        about("networks drawn from the prior in every step, for the functional prior; auto: twice the members, or 100"),
+        about("networks drawn from the prior per step, for the functional prior; auto: twice the members, or 100"),
     ] = "auto"
     prior_points: Annotated[
-        int, about("points of a batch at which the functional prior is taken, drawn anew; 0: all", ge=0, le=10**6)
+        int, about("batch points at which the functional prior is evaluated, redrawn per step; 0: all", ge=0, le=10**6)
     ] = 0
     measurement: Annotated[
         Literal["batch", "independent"],
-        about("where kernels of functions look: the gradient's batch, or one drawn on its own (unbiased with noise)"),
+        about("points for functional kernels: the gradient's batch, or one drawn separately (unbiased with noise)"),
     ] = "batch"
     measurement_subset: Annotated[
-        int, about("kernels of functions look at so many points of that batch only; 0: all", ge=0, le=10**9)
+        int, about("number of points of that batch that functional kernels use; 0: all", ge=0, le=10**9)
     ] = 0
     extra_points: Annotated[
-        int, about("points without a label where kernels of functions look too, new in every step", ge=0, le=10**6)
+        int, about("additional unlabelled points for functional kernels, new in every step", ge=0, le=10**6)
     ] = 0
     extra_source: Annotated[
         Text,
         about(
-            "where they come from: box (uniform between the smallest and largest inputs), noise (inputs of the batch "
-            "and half their standard deviation of noise), mixture (between two inputs of the batch), or a file of "
+            "their source: box (uniform between the smallest and largest inputs), noise (inputs of the batch "
+            "plus noise of half their standard deviation), mixture (between two inputs of the batch), or a file of "
             "inputs: .csv, .parquet, .npy or .npz"
         ),
     ] = "box"
@@ -173,19 +171,19 @@ class Likelihood(Struct, frozen=True):
 
     name: Annotated[
         Literal["auto", "gaussian", "heteroscedastic", "categorical"],
-        about("auto: categorical for text and class numbers, gaussian for other numbers, refused where in doubt"),
+        about("auto: categorical for text and class numbers, gaussian for other numbers, an error if ambiguous"),
     ] = "auto"
     sigma: Annotated[
         Literal["auto", "learned"] | Positive,
         about("standard deviation of the gaussian likelihood, in the target's units; auto: learned for tables, else 1"),
     ] = "auto"
     center_logits: Annotated[
-        bool, about("kernels compare logits minus their mean over classes, which is all that predictions see")
+        bool, about("kernels compare logits minus their mean over classes, which does not affect predictions")
     ] = False
 
 
 class Prior(Struct, frozen=True):
-    """What is believed of the weights before any data."""
+    """The prior over the weights."""
 
     name: Annotated[Literal["normal", "laplace"], about("independent over the weights")] = "normal"
     scale: Annotated[
@@ -195,22 +193,22 @@ class Prior(Struct, frozen=True):
 
 
 class Train(Struct, frozen=True):
-    """The loop."""
+    """The training loop."""
 
     steps: Annotated[Steps, about("training steps")] = 10_000
     batch_size: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=0, le=10**9)],
-        about("points in a batch; 0: all of them; auto: at most 256 for tables, else all"),
+        about("points per batch; 0: all; auto: at most 256 for tables, else all"),
     ] = "auto"
-    seed: Annotated[Seed, about("seed of first weights, batches and noise")] = 0
-    log_every: Annotated[Steps, about("steps between lines of metrics.jsonl, compiled as one loop")] = 100
-    precision: Annotated[Literal["float32", "float64"], about("floating-point numbers")] = "float32"
-    on_nan: Annotated[
-        Literal["freeze", "resample", "stop"], about("what happens when a member is no longer finite")
-    ] = "freeze"
-    min_alive: Annotated[float, about("the run fails when a smaller fraction of members is finite", gt=0, le=1)] = 0.5
+    seed: Annotated[Seed, about("seed of initial weights, batches and noise")] = 0
+    log_every: Annotated[Steps, about("steps per line of metrics.jsonl, compiled as one loop")] = 100
+    precision: Annotated[Literal["float32", "float64"], about("floating-point precision")] = "float32"
+    on_nan: Annotated[Literal["freeze", "resample", "stop"], about("what to do if a member is no longer finite")] = (
+        "freeze"
+    )
+    min_alive: Annotated[float, about("the run fails if a smaller fraction of members is finite", gt=0, le=1)] = 0.5
     early_stop: Annotated[
-        int, about("stop after so many evaluations without a better validation nll; 0: never", ge=0, le=10**9)
+        int, about("evaluations without a better validation nll before the run stops; 0: never stop", ge=0, le=10**9)
     ] = 0
 
 
@@ -224,20 +222,20 @@ class Optimiser(Struct, frozen=True):
     learning_rate: Annotated[Positive, about("step size; a Langevin step is this over the number of points")] = 1e-3
     schedule: Annotated[
         Literal["auto", "constant", "cosine", "exponential", "polynomial"],
-        about("how the learning rate falls; auto: cosine for tables, else constant"),
+        about("how the learning rate decays; auto: cosine for tables, else constant"),
     ] = "auto"
     final_fraction: Annotated[
-        float, about("learning rate at the last step over learning_rate, when it falls", gt=0, lt=1)
+        float, about("learning rate at the last step over learning_rate, if it decays", gt=0, lt=1)
     ] = 0.01
-    warmup_steps: Annotated[StepsOrNone, about("steps of linear growth to learning_rate before all else")] = 0
-    clip: Annotated[float, about("largest norm of a member's gradient; 0: any", ge=0)] = 0.0
+    warmup_steps: Annotated[StepsOrNone, about("steps of linear warm-up to learning_rate")] = 0
+    clip: Annotated[float, about("clip each member's gradient to this norm; 0: off", ge=0)] = 0.0
     weight_decay: Annotated[
         float, about("decoupled decay of adamw, lamb and lion, on top of the prior", ge=0, lt=1)
     ] = 0.0
 
 
 class Annealing(Struct, frozen=True):
-    """A driving force that grows, so that members spread out first."""
+    """A driving force that grows during training, so that members spread out first."""
 
     name: Annotated[Literal["none", "linear", "hyperbolic", "cyclical"], about("shape of the growth")] = "none"
     steps: Annotated[StepsOrNone, about("steps until full force; 0: a fifth of train.steps")] = 0
@@ -254,18 +252,19 @@ class Evaluation(Struct, frozen=True):
 
 
 class Checkpoints(Struct, frozen=True):
-    """What survives a crash."""
+    """Checkpoints, from which a run is resumed."""
 
     every: Annotated[Steps, about("steps between checkpoints; a multiple of train.log_every")] = 1000
     keep: Annotated[int, about("latest checkpoints to keep", ge=2, le=10**6)] = 3
-    best: Annotated[bool, about("also keep the one with the best validation nll")] = False
+    best: Annotated[bool, about("also keep the checkpoint with the best validation nll")] = False
 
 
 class Tracking(Struct, frozen=True):
-    """What is logged beside the losses, and who else hears of it."""
+    """What is logged besides the losses, and where else it goes."""
 
     diagnostics: Annotated[
-        bool, about("log how the members get on: kernels, forces, rank; compiles as long as the training step does")
+        bool,
+        about("log how the members interact: kernels, forces, rank; takes as long to compile as a training step"),
     ] = True
     tensorboard: Annotated[bool, about("write TensorBoard events to tb/ in the run")] = True
     wandb: Annotated[Text, about("Weights & Biases project; empty: off")] = ""
@@ -294,7 +293,7 @@ class Config(Struct, frozen=True):
 
     @property
     def is_table(self) -> bool:
-        """Whether "auto" means what suits a user's own table."""
+        """Whether "auto" takes the defaults for tables."""
         return bool(self.data.file or self.data.inputs) or self.data.name in UCI
 
     @property
@@ -305,7 +304,7 @@ class Config(Struct, frozen=True):
 
     @property
     def validation_fraction(self) -> float:
-        """Fraction of the training points that is held out for choices, with its default filled in."""
+        """Fraction of the training points that is held out for validation, with its default filled in."""
         chosen = self.data.validation_fraction
         return 0.1 * bool(self.train.early_stop or self.checkpoints.best) if chosen == "auto" else chosen
 
@@ -320,22 +319,22 @@ FORMER: dict[str, Any] = {
     "train.batch_size": 0,
     "optimiser.schedule": "constant",
 }
-"""What "auto" and keys that are younger than a run meant when it was made; still so for data that are no tables.
+"""Old meanings of "auto" and of keys that were added later; still valid for data that are not tables.
 
-A run's config.toml has every key of its time: a key that is missing there takes this value."""
+A run's config.toml has every key of its version: a missing key takes this value."""
 
 
 # -- keys ---------------------------------------------------------------------------------------------------
 
 
 class Key(Struct, frozen=True):
-    """One key, as people read about it."""
+    """One key, as help and errors describe it."""
 
     type: Any
     default: Any
     meaning: str
     literals: tuple[str, ...]
-    choices: Callable[[], tuple[str, ...]] | None = None  # the names of a registry, which may grow
+    choices: Callable[[], tuple[str, ...]] | None = None  # names in a registry, which may grow
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -363,7 +362,7 @@ def _key(field: msgspec.structs.FieldInfo) -> Key:
 
 
 def _options(kind: Any) -> tuple[str, ...]:
-    """The names that a type allows, in the order in which they are written (msgspec sorts them)."""
+    """The names that a type allows, in source order (msgspec sorts them)."""
     if get_origin(kind) is Literal:
         return tuple(name for name in get_args(kind) if name)
     return tuple(name for part in get_args(kind) for name in _options(part))

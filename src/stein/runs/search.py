@@ -1,4 +1,4 @@
-"""What `stein sweep` shall try: a TOML file in, the configs of all trials out, every one of them checked.
+"""The search of `stein sweep`: from a TOML file to the checked configs of all trials.
 
 ::
 
@@ -11,7 +11,7 @@
     optimiser.learning_rate = {low = 1e-4, high = 1e-2, log = true}
     annealing.name = ["none", "linear"]
 
-No jax here: complaints come at once.
+No jax here: errors must be fast.
 """
 
 import itertools
@@ -35,14 +35,12 @@ MOST_TRIALS = 1000
 class Search(Struct, frozen=True):
     """The section ``[search]``."""
 
-    kind: Annotated[Literal["grid", "random"], about("every combination of the values, or some that are drawn")] = (
-        "grid"
-    )
-    trials: Annotated[int, about("combinations to draw; more of them keep the first", ge=1, le=MOST_TRIALS)] = 20
-    seed: Annotated[Seed, about("seed of what is drawn")] = 0
+    kind: Annotated[Literal["grid", "random"], about("every combination of the values, or random ones")] = "grid"
+    trials: Annotated[int, about("combinations to draw; a larger number keeps the first", ge=1, le=MOST_TRIALS)] = 20
+    seed: Annotated[Seed, about("seed of the random draws")] = 0
     metric: Annotated[
         Literal["test_nll", "test_accuracy", "test_rmse"],
-        about("what the best trial is best in, on points held out for the choice"),
+        about("metric that selects the best trial, on points held out for this"),
     ] = "test_nll"
 
     @property
@@ -52,7 +50,7 @@ class Search(Struct, frozen=True):
 
 
 class Range(Struct, frozen=True, forbid_unknown_fields=True):
-    """Numbers to draw from; whole ones where both ends are whole."""
+    """Numbers to draw from; integers if both ends are integers."""
 
     low: int | float
     high: int | float
@@ -82,12 +80,12 @@ class Plan(NamedTuple):
 
     @property
     def unseen(self) -> bool:
-        """Whether there are test images that no trial looks at; other trials have a validation part."""
+        """Whether there are test images that no trial uses; other trials have a validation part."""
         return self.trials[0].config.data.validate
 
     @property
     def metric(self) -> str:
-        """What the choice goes by: in trials on images the test part is one of training images."""
+        """The metric of the choice: in trials on images, the test part consists of training images."""
         return self.search.metric if self.unseen else self.search.metric.replace("test_", "validation_")
 
 
@@ -95,7 +93,7 @@ def load(path: Path) -> Plan:
     """The search in a file.
 
     Raises:
-        ConfigError: for anything wrong with it or with any of its trials, in one line.
+        ConfigError: for any error in it or in one of its trials, in one line.
     """
 
     def fail(name: str, complaint: str) -> ConfigError:
@@ -118,7 +116,7 @@ def load(path: Path) -> Plan:
 
 
 def check_folder(plan: Plan, folder: Path) -> None:
-    """The trials that are there already must be those of this search."""
+    """Raise an error if existing trials belong to another search."""
     for trial in plan.trials:
         file = RunFolder(trial.place(folder)).config
         if file.exists() and configs.load_run(file) != trial.config:
@@ -173,7 +171,7 @@ def _choice(name: str, values: Any, kind: str, fail: Fail) -> list[Any] | Range:
 
 
 def _base(table: Any, path: Path, fail: Fail) -> tuple[dict[str, Any], Path]:
-    """The document that all trials have in common, and the file that its paths start at."""
+    """The document that all trials share, and the file that its paths are relative to."""
     if not isinstance(table, dict) or not table:
         raise fail("base", 'is missing; must be sections of a run\'s config, as [base.data], or config = "FILE"')
     if "config" in table:
@@ -197,13 +195,13 @@ def _changed(base: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     for name, value in settings.items():
         section, _, key = name.partition(".")
         table = document.setdefault(section, {})
-        if isinstance(table, dict):  # what is no table is refused when it is checked
+        if isinstance(table, dict):  # other types are rejected by the check
             table[key] = value
     return document
 
 
 def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    """What a run may do and a search may not."""
+    """Settings that are valid for a run but not for a search."""
     if config.data.validate and not config.data.test_fraction:
         yield "data.test_fraction", "is 0; must be above 0: trials are compared on held-out images"
     if not (config.data.validate or config.validation_fraction or config.data.split_column):
@@ -221,7 +219,7 @@ def _grid(choices: Choices, fail: Fail) -> list[dict[str, Any]]:
 
 
 def _random(choices: Choices, trials: int, seed: int) -> list[dict[str, Any]]:
-    """A generator for each trial, so that a longer search begins with the trials of a shorter one."""
+    """One generator per trial, so that a longer search begins with the trials of a shorter one."""
     generators = [np.random.default_rng([seed, number]) for number in range(trials)]
     return [{name: _drawn(values, random) for name, values in choices.items()} for random in generators]
 
@@ -230,7 +228,7 @@ def _drawn(values: list[Any] | Range, random: np.random.Generator) -> Any:
     if isinstance(values, list):
         return values[random.integers(len(values))]
     whole = isinstance(values.low, int) and isinstance(values.high, int)
-    low, high = values.low, values.high + whole  # the part behind the point is cut off, and high itself is allowed
+    low, high = values.low, values.high + whole  # integers are truncated; high is included
     number = math.exp(random.uniform(math.log(low), math.log(high))) if values.log else random.uniform(low, high)
     rounded = int(number // 1) if whole else float(f"{number:.4g}")
     return min(max(rounded, values.low), values.high)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 class StoppedError(RuntimeError):
-    """The run was asked to end, and did; ``exit_code`` is the shell's for the signal (130 or 143)."""
+    """The run stopped on a signal; ``exit_code`` is the shell's for the signal (130 or 143)."""
 
     def __init__(self, message: str, signal_number: int):
         super().__init__(message)
@@ -21,7 +21,7 @@ def requests() -> Iterator[list[int]]:
     """The signals received so far, SIGINT and SIGTERM; the second one ends the process at once.
 
     Python runs its handlers only between two instructions of the main thread, which may be inside a long compilation.
-    The bytes that arrive through the wake-up descriptor do not wait for that, so that a thread reads them.
+    The wake-up descriptor receives bytes without waiting for that, so a thread reads them.
     """
     received: list[int] = []
     reader, writer = os.pipe()
@@ -35,7 +35,7 @@ def requests() -> Iterator[list[int]]:
             with contextlib.suppress(OSError):
                 print("stopping at the next pause, with a checkpoint; once more to stop at once", file=sys.stderr)
 
-    # A shell starts its background jobs with SIGINT ignored: Ctrl-C is then meant for somebody else.
+    # A shell starts its background jobs with SIGINT ignored: Ctrl-C is then meant for another process.
     numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
     handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

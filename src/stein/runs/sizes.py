@@ -1,11 +1,11 @@
-"""Are the numbers of a data set of a size that a network can be trained on?"""
+"""Checks whether the numbers of a data set are too large to train on."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-LARGE = 1e6  # far beyond what first weights of size one make sense for
+LARGE = 1e6  # far beyond what initial weights of order one can handle
 
 
 class Largest(NamedTuple):
@@ -20,9 +20,9 @@ class Largest(NamedTuple):
 
 
 def check(x: np.ndarray, y: np.ndarray) -> None:
-    """Refuse what overflows in the precision of ``x``, rather than let every member die of it or stand still.
+    """Reject numbers that overflow in the precision of ``x``, which would kill or freeze every member.
 
-    A gradient grows as the square of an input, and optimisers square gradients; the likelihood squares a target.
+    A gradient grows as the square of an input and optimisers square gradients; the likelihood squares targets.
     """
     most = float(np.finfo(x.dtype).max)
     found = largest(x)
@@ -36,7 +36,7 @@ def check(x: np.ndarray, y: np.ndarray) -> None:
 
 
 def warnings(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
-    """What can be trained on, but hardly will be."""
+    """Warnings for numbers that can be trained on, but hardly learned."""
     if (found := largest(x)).size > LARGE:
         yield (
             f"input {found.column + 1} of {x[0].size} is as large as {found}: networks learn from numbers of about 1; "
@@ -47,6 +47,6 @@ def warnings(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
 
 
 def largest(values: np.ndarray) -> Largest:
-    place = max(np.argmax(values), np.argmin(values), key=lambda i: abs(values.flat[i]))  # no copy: may be all of CIFAR
-    row, column = divmod(int(place), values[0].size)
-    return Largest(float(abs(values.flat[place])), row, column)
+    index = max(np.argmax(values), np.argmin(values), key=lambda i: abs(values.flat[i]))  # no copy: may be all of CIFAR
+    row, column = divmod(int(index), values[0].size)
+    return Largest(float(abs(values.flat[index])), row, column)

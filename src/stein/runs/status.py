@@ -1,4 +1,4 @@
-"""How far runs are, read from their directories. Imports no jax, and never disturbs the writer."""
+"""The progress of runs, read from their directories. Imports no jax, and never disturbs the writer."""
 
 import os
 import time
@@ -14,7 +14,7 @@ LEAST = 12  # columns that the name of a run keeps on the narrowest terminal
 
 
 def survey(places: Sequence[Path]) -> list[dict[str, Any]]:
-    """One dict for each run among ``places`` and, where a place is not a run, among its subdirectories."""
+    """One dict per run among ``places``, or among the subdirectories of a place that is not a run."""
     found = []
     for place in places:
         inside = sorted(p for p in place.iterdir() if (p / "config.toml").is_file()) if place.is_dir() else []
@@ -26,7 +26,7 @@ def survey(places: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def look(run: RunFolder) -> dict[str, Any]:
-    """How far one run is: its state, the reason if it failed, and the seconds left if it is running."""
+    """The progress of one run: its state, the reason if it failed, and the seconds left if it is running."""
     config = configs.load_run(run.config)
     progress = documents.read_json(run.progress)
     row, state = run.last_row(), run.state
@@ -50,9 +50,9 @@ def look(run: RunFolder) -> dict[str, Any]:
 
 
 def table(found: Sequence[dict[str, Any]], width: int) -> Any:
-    """What :func:`survey` found, for people, a line for each run.
+    """The result of :func:`survey` as a rich table, one line per run.
 
-    Where it is narrow, paths lose their beginning, then columns go, then names lose their beginning.
+    If the terminal is narrow, paths are cut at the beginning, then columns are dropped, then names are cut.
     """
     from rich.markup import escape
     from rich.table import Table

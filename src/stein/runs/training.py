@@ -1,4 +1,4 @@
-"""From a config to a finished run, and from an interrupted run to a finished one."""
+"""Train a run from its config, or resume an interrupted one."""
 
 import contextlib
 import dataclasses
@@ -28,18 +28,18 @@ Say = Callable[[str], None]
 def start(
     config: Config, folder: RunFolder, requests: list[int], show: bool, warn: Say, say: Say = lambda line: None
 ) -> None:
-    """Train from the beginning in a new directory, whose lock the caller holds.
+    """Train from the beginning in a new directory. The caller holds its lock.
 
     Args:
-        requests: signals received so far (:func:`stein.runs.signals.requests`); one of them ends the run.
+        requests: signals received so far (:func:`stein.runs.signals.requests`); any of them ends the run.
         show: draw a progress bar.
-        warn: called with one line for everything that the user should know and that does not end the run.
-        say: called with one line about what is learned from what.
+        warn: called with one line per warning.
+        say: called with one line that describes the data.
     """
     with precision(config):
-        parts = assemble(config)  # before anything is written: bad data leaves no run behind
-        for words in sizes.warnings(parts.data.train.x, parts.data.train.y):
-            warn(words)
+        parts = assemble(config)  # before anything is written: bad data creates no run
+        for warning in sizes.warnings(parts.data.train.x, parts.data.train.y):
+            warn(warning)
         _announce(parts, warn, say)
         durable.sweep(folder.path)
         documents.write_json(folder.environment, environment())
@@ -57,11 +57,11 @@ def resume(
     allow_changed_data: bool = False,
     steps: int | None = None,
 ) -> None:
-    """Go on with a run, whose lock the caller holds, from its last good checkpoint.
+    """Continue a run from its last good checkpoint. The caller holds its lock.
 
     Args:
-        allow_changed_data: go on with other data than the run began with, and warn; else they are a ``ValueError``.
-        steps: the new total of its training steps; a finished run goes on too.
+        allow_changed_data: if the data changed after the run began, warn instead of raising ``ValueError``.
+        steps: new total of training steps, also for a finished run.
     """
     for place in (folder.path, folder.checkpoints):
         durable.sweep(place)
@@ -74,7 +74,7 @@ def resume(
         changed = dataset.changed_data(str(folder), allow_changed_data, warn)
         parts = assemble(config, documents.read_json(folder.data), changed)
         _announce(parts, warn, say)
-        if steps is not None:  # only now: data that is refused leaves a finished run finished
+        if steps is not None:  # only now: after rejected data, a finished run stays finished
             more_steps.allow(folder, config, warn)
         if allow_changed_data:
             documents.write_json(folder.data, parts.data.facts)
@@ -88,7 +88,7 @@ def _announce(parts: Parts, warn: Say, say: Say) -> None:
 
 
 class _Facts(msgspec.Struct, forbid_unknown_fields=True):
-    """What a checkpoint's manifest says about its run; ``batches`` is how the key of its batches is derived."""
+    """The run's facts in a checkpoint's manifest; ``batches`` is how the key of its batches is derived."""
 
     config: str
     metrics_bytes: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
@@ -135,7 +135,7 @@ class _Training:
                     f"{self.folder}: config.toml is not the one that the checkpoint was made with; undo the change, or "
                     "start another run (`stein resume --steps N` alone may change train.steps)"
                 )
-            if facts.batches != self.stream:  # a run goes on with the batches that it began with
+            if facts.batches != self.stream:  # a run keeps the batches that it began with
                 self.stream = facts.batches
                 key = batch_key(self.config.train.seed, self.stream)
                 self.parts = self.parts._replace(batches=self.parts.batches.with_key(key))
@@ -145,7 +145,7 @@ class _Training:
 
     @property
     def _metric(self) -> str:
-        """What early stopping and the best checkpoint go by, the lower the better; older runs have one part only."""
+        """The metric of early stopping and the best checkpoint, lower is better; older runs have no validation part."""
         return "test_nll" if self.parts.data.validation is None else "validation_nll"
 
     def _is_early_enough(self, rows: list[dict[str, Any]]) -> bool:
@@ -172,7 +172,7 @@ class _Training:
                 state,
                 self.parts.batches,
                 config.train.steps - start,
-                # Hooks count on multiples, also where a run goes on between two of them.
+                # Hooks rely on multiples, also if a run resumes between two of them.
                 chunk=lambda step: config.train.log_every - step % config.train.log_every,
                 hooks=called,
                 min_alive=config.train.min_alive,
@@ -207,21 +207,21 @@ class _Training:
         return [*measures, hooks.evaluation(self._evaluation(), self.config.evaluation.every)]
 
     def _trackers(self, stack: contextlib.ExitStack, start: int) -> list[train.Hook]:
-        """The hooks that show the numbers to somebody."""
+        """The hooks that report the numbers."""
         section = self.config.tracking
         name = documents.read_json(self.folder.environment).get("run", self.folder.path.name)
-        words = {f"{s}.{k}": v for s, keys in msgspec.to_builtins(self.config).items() for k, v in keys.items()}
+        settings = {f"{s}.{k}": v for s, keys in msgspec.to_builtins(self.config).items() for k, v in keys.items()}
         trackers: list[train.Hook] = []
         if section.tensorboard:
             trackers.append(stack.enter_context(hooks.tensorboard(self.folder.board, start, self.warn)))
         if section.mlflow:
-            trackers.append(stack.enter_context(hooks.mlflow(section.mlflow, name, words)))
+            trackers.append(stack.enter_context(hooks.mlflow(section.mlflow, name, settings)))
         if section.wandb:
-            trackers.append(stack.enter_context(hooks.wandb(section.wandb, name, words)))
+            trackers.append(stack.enter_context(hooks.wandb(section.wandb, name, settings)))
         return [*trackers, stack.enter_context(hooks.progress(self.show, start))]
 
     def _evaluation(self) -> Callable[[State], dict[str, float]]:
-        """The test part and the validation part, in the units of the targets."""
+        """Scores on the test and validation parts, in the units of the targets."""
         loaded = self.parts.data
         suites = {
             name: evaluate.held_out(
@@ -266,7 +266,7 @@ class _Training:
         return hook
 
     def _finish(self, state: State) -> None:
-        """The ensemble in one file, its card, and last the numbers that say that the run is over."""
+        """Write the ensemble, its card, and last metrics.json, which marks the run as finished."""
         config, loaded = self.config, self.parts.data
         alive = np.flatnonzero(np.asarray(state.alive)).tolist()
         about = {

@@ -1,8 +1,8 @@
-"""A search carried out: every trial a run that can be resumed, the best one a config that is ready to be trained.
+"""Runs the trials of a search: each is a run that can be resumed; the best one becomes a config to train.
 
 ::
 
-    trials/007/    a run directory; with failed.json where too many members died; not for committing
+    trials/007/    a run directory; with failed.json if too many members died; not for committing
     sweep.json     a list: settings, status, numbers on held-out points and seconds of each trial
     sweep.md       the same as a table, the best first
     best.toml      the config of the best trial, for `stein train`
@@ -26,7 +26,7 @@ from stein.runs.search import Plan, Trial
 from stein.storage import documents
 from stein.train import ParticlesDiedError
 
-# What the numbers are of, by whether there are test points that no trial has looked at.
+# Which points the numbers refer to, by whether there are test points that no trial has used.
 NOTES = {
     True: "`test_*` are of training images held out for the choice; no trial has read the test images.",
     False: "`validation_*` are of training points held out for the choice; the test points had no part in it.",
@@ -34,14 +34,14 @@ NOTES = {
 
 
 def make(folder: Path, trials: Sequence[Trial], workers: int, begin: Progress) -> None:
-    """Train what is neither finished nor failed yet, in so many processes; with one, its progress bar is shown."""
+    """Train the trials that are neither finished nor failed, in ``workers`` processes; one shows its progress bar."""
     missing = {trial.place(folder): trial for trial in trials if _status(trial.place(folder)) == "missing"}
     steps = sum(trial.config.train.steps for trial in missing.values())
     make_missing(partial(make_trial, folder), missing, steps, workers, begin)
 
 
 def make_trial(folder: Path, trial: Trial, show: bool = False) -> None:
-    """Train one trial to its end, from wherever it was. One whose members die has an end too."""
+    """Train one trial to its end, from wherever it was. A trial whose members die has ended too."""
     place = trial.place(folder)
     try:
         with trained(trial.config, place, show):
@@ -51,11 +51,11 @@ def make_trial(folder: Path, trial: Trial, show: bool = False) -> None:
 
 
 def write(folder: Path, plan: Plan, command: str) -> dict[str, Any]:
-    """sweep.json, sweep.md, best.toml and sweep.png of trials that all have ended; returns the best trial's row."""
+    """Write sweep.json, sweep.md, best.toml and sweep.png when all trials have ended; returns the best trial's row."""
     found = [_row(folder, trial, plan.metric) for trial in plan.trials]
     documents.write_text(folder / "sweep.json", json.dumps(found, indent=1))
     metric, sign = plan.metric, plan.search.sign
-    judged = sorted(  # of equals the first
+    judged = sorted(  # the first of equals
         (row for row in found if metric in row["metrics"]), key=lambda row: sign * row["metrics"][metric]
     )
     rest = [row for row in found if row not in judged]
@@ -64,7 +64,7 @@ def write(folder: Path, plan: Plan, command: str) -> dict[str, Any]:
         raise RuntimeError(f"no trial has a finite {metric}; {folder / 'sweep.json'} says how they ended")
     config = plan.trials[int(judged[0]["trial"])].config
     section = msgspec.structs.replace(config.data, validate=False)
-    if not plan.unseen and not section.split_column:  # all of the training points again
+    if not plan.unseen and not section.split_column:  # train on all training points again
         section = msgspec.structs.replace(section, validation_fraction="auto")
     config = msgspec.structs.replace(config, data=section)
     documents.write_text(
