@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 import audit
 import checked
 from stein import methods
-from stein.runs import configs
-from stein.runs.configs import KEYS, SECTIONS, ConfigError
+from stein.runs import configs, template
+from stein.runs.configs import ConfigError
+from stein.runs.keys import KEYS, SECTIONS
 
 DOTTED = [f"{section}.{key}" for section, keys in KEYS.items() for key in keys]
 
@@ -372,7 +373,7 @@ def test_folder_whose_name_cannot_be_written_down(tmp_path):
 
 # -- mutations ----------------------------------------------------------------------------------------------
 
-TEMPLATE = configs.template()
+TEMPLATE = template.template()
 PIECES = [
     "[",
     "]",

@@ -14,11 +14,11 @@ from rich.console import Console
 
 from stein import data, functional_priors, kernels, likelihoods, methods, models, priors, rules, schedules
 from stein.datasets import sources
-from stein.runs import configs, schema
+from stein.runs import configs, keys, schema, template
 from stein.runs.configs import Config, Data
 
 DEFAULTS = Config(data=Data(name="regression-1d"))
-DOTTED = [f"{section}.{key}" for section, keys in configs.KEYS.items() for key in keys]
+DOTTED = [f"{section}.{key}" for section, keys in keys.KEYS.items() for key in keys]
 
 # One value other than the default for every key, all of which go together.
 CHANGED = """
@@ -128,19 +128,19 @@ def test_the_dump_holds_every_key_and_numbers_have_one_form():
 
 
 def test_the_template_parses_to_the_defaults_and_explains_every_key():
-    template = configs.template()
-    assert configs.parse(template) == DEFAULTS
-    assert max(map(len, template.splitlines())) <= 120
-    assert template.startswith("# ")
-    assert template.index("[data]") < template.index("[method]") < template.index("[train]")
-    keys = [line for line in template.splitlines() if " = " in line.split("#")[0]]
-    assert [line.split(" = ")[0] for line in keys] == [name.split(".")[1] for name in DOTTED]
-    assert all("  # " in line for line in keys)
+    text = template.template()
+    assert configs.parse(text) == DEFAULTS
+    assert max(map(len, text.splitlines())) <= 120
+    assert text.startswith("# ")
+    assert text.index("[data]") < text.index("[method]") < text.index("[train]")
+    settings = [line for line in text.splitlines() if " = " in line.split("#")[0]]
+    assert [line.split(" = ")[0] for line in settings] == [name.split(".")[1] for name in DOTTED]
+    assert all("  # " in line for line in settings)
 
 
 def test_help_shows_every_key_with_its_default_and_its_values():
     console = Console(width=200, file=io.StringIO(), highlight=False)
-    console.print(configs.describe())
+    console.print(template.describe())
     rows = {line.split()[0]: line for line in console.file.getvalue().splitlines() if line.strip()}
     for name, default in flat(msgspec.to_builtins(DEFAULTS)).items():
         assert name in rows
@@ -153,11 +153,11 @@ def test_help_shows_every_key_with_its_default_and_its_values():
 @pytest.mark.parametrize("section", configs.SECTIONS)
 def test_everything_is_documented(section):
     assert configs.SECTIONS[section].__doc__
-    assert all(key.meaning and key.allowed for key in configs.KEYS[section].values())
+    assert all(key.meaning and key.allowed for key in keys.KEYS[section].values())
 
 
 def test_nothing_heavy_is_imported():
-    script = "import sys; from stein.runs import configs; configs.template(); configs.describe()"
+    script = "import sys; from stein.runs import template; template.template(); template.describe()"
     script += "; sys.exit(bool({'jax', 'numpy', 'equinox', 'optax'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", script], check=True)
 
@@ -204,7 +204,7 @@ def test_paths_start_at_the_configs_folder(tmp_path, monkeypatch):
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path):
-    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf" + configs.template().encode())
+    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf" + template.template().encode())
     assert configs.load(tmp_path / "run.toml") == DEFAULTS
 
 
@@ -218,7 +218,7 @@ def test_annealing_lasts_a_fifth_of_the_run_unless_told():
 
 def options(name):
     section, key = name.split(".")
-    return configs.KEYS[section][key].options
+    return keys.KEYS[section][key].options
 
 
 def test_methods_are_those_of_the_registry():

@@ -29,15 +29,17 @@ ROWS = """
 """
 # The rooms of `runs`, likewise.
 RUNS = """
-9 trials
-8 pool run
-7 assess
-6 exported
-5 training
-4 card
-3 build environment more_steps status search
-2 configs dataset
-1 conflicts folder kinds record images
+11 trials
+10 pool run
+9 assess
+8 exported
+7 training
+6 card
+5 build environment more_steps status search
+4 configs dataset
+3 conflicts tables
+2 wording template
+1 keys folder kinds record images
 0 schema sizes signals
 """
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from stein import cli, data, hooks, likelihoods, models, priors, targets, train
 from stein.ensembles import build
-from stein.runs import configs, signals, sizes, status
+from stein.runs import configs, signals, sizes, status, template
 from stein.runs.folder import RunFolder
 from stein.storage import checkpoint, documents
 from stein.train import Moment
@@ -379,7 +379,7 @@ def test_every_number_of_a_run_has_a_group(tmp_path):
 def test_data_of_the_command_line_replace_those_of_the_file(tmp_path):
     """What `stein demo` ends with: a written config, and a table of one's own. Catches "data.name is given too"."""
     path = tmp_path / "stein.toml"
-    path.write_text(configs.template())
+    path.write_text(template.template())
     found = configs.load(path, ["data.file=houses.csv", "data.target=price"]).data
     assert (found.name, Path(found.file).name, found.target) == ("", "houses.csv", "price")
     with pytest.raises(configs.ConfigError, match=r"data\.file.* data\.name is given too"):

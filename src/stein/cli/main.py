@@ -130,9 +130,9 @@ def _parse(arguments: list[str]) -> Callable[[], Any]:
 def _help(arguments: list[str], text: str) -> None:
     print(re.sub(r"^(usage: stein \[-h\]) \{\S*\}", r"\1 COMMAND ...", text), end="")  # the commands are listed below
     if arguments[:1] == ["train"]:
-        from stein.runs import configs
+        from stein.runs.template import describe
 
-        terminal.show(configs.describe())
+        terminal.show(describe())
 
 
 def _deferred(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:

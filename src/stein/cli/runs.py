@@ -214,10 +214,10 @@ def config(action: Positional[Literal["init"]], path: Positional[pathlib.Path] =
         action: init.
         path: the file. An existing file is never overwritten.
     """
-    from stein.runs import configs
+    from stein.runs.template import template
 
     with open(path, "x", encoding="utf-8") as file:
-        file.write(configs.template())
+        file.write(template())
     print(f"wrote {path}; edit it, then: stein train {path}")
 
 

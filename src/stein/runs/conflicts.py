@@ -1,15 +1,85 @@
-"""Method keys that are valid alone but not together. A key without effect is rejected too."""
+"""Keys that are valid alone but not together. A key without effect is rejected too."""
 
 from collections.abc import Iterator
 
 from stein import methods
-from stein.runs.schema import KEYS, Config, Method
+from stein.runs.keys import KEYS
+from stein.runs.schema import IMAGES, UCI, WITH_WEIGHT_DECAY, Config, Data, Method
+from stein.runs.wording import shown
 
 SOURCES = ("box", "noise", "mixture")
 FILES = (".csv", ".parquet", ".npy", ".npz")  # of unlabelled inputs
 
 
-def of_method(config: Config) -> Iterator[tuple[str, str]]:
+def of(config: Config) -> Iterator[tuple[str, str]]:
+    """Keys that are valid alone but not together."""
+    yield from _data_conflicts(config.data)
+    yield from _of_method(config)
+    train, optimiser, annealing = config.train, config.optimiser, config.annealing
+    for name, every in (("evaluation.every", config.evaluation.every), ("checkpoints.every", config.checkpoints.every)):
+        if every % train.log_every:
+            nearest = max(1, round(every / train.log_every)) * train.log_every
+            yield name, f"got {every}; must be a multiple of train.log_every = {train.log_every}, such as {nearest}"
+    if optimiser.warmup_steps >= train.steps:
+        yield "optimiser.warmup_steps", f"got {optimiser.warmup_steps}; must be below train.steps = {train.steps}"
+    if optimiser.weight_decay and optimiser.name not in WITH_WEIGHT_DECAY:
+        yield "optimiser.weight_decay", f"{optimiser.name} has none; must be 0, or use {', '.join(WITH_WEIGHT_DECAY)}"
+    if annealing.name != "none":
+        least = max(2, annealing.cycles if annealing.name == "cyclical" else 0)
+        if not least <= config.annealing_steps <= train.steps:
+            yield "annealing.steps", f"is {config.annealing_steps}; must be from {least} to train.steps = {train.steps}"
+    for name, wanted in (("checkpoints.best", config.checkpoints.best), ("train.early_stop", train.early_stop)):
+        if wanted and config.data.reading == "checked" and not (config.validation_fraction or config.data.split_column):
+            yield name, "needs validation points; must be off, or data.validation_fraction above 0"
+        if wanted and not config.evaluation.every:
+            yield name, "needs evaluations during training; must be off, or evaluation.every above 0"
+
+
+def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
+    sources = [key for key in ("name", "file", "inputs") if getattr(data, key)]
+    if bool(data.inputs) != bool(data.targets):
+        given, missing = ("inputs", "targets") if data.inputs else ("targets", "inputs")
+        yield f"data.{missing}", f"is missing; data.{given} is given and both are needed"
+    if not sources:
+        names = ", ".join(KEYS["data"]["name"].options)
+        yield "data.name", f"no data; must be one of {names}, or give data.file, or data.inputs and data.targets"
+    if len(sources) > 1:
+        yield f"data.{sources[1]}", f"data.{sources[0]} is given too; must be one of data.name, data.file, data.inputs"
+    tables = (".npz", ".csv", ".parquet")
+    allowed = {"file": tables, "test_file": tables, "inputs": (".npy",), "targets": (".npy",)}
+    for key, suffixes in allowed.items():
+        path = getattr(data, key)
+        if path and not path.lower().endswith(suffixes):
+            yield f"data.{key}", f"got {shown(path)}; must end in {' or '.join(suffixes)}"
+    has_columns = data.file.lower().endswith((".csv", ".parquet"))
+    if has_columns and not data.target:
+        yield "data.target", "is missing; must be the name of the target column"
+    if data.target and not has_columns:
+        yield "data.target", "must be empty: only .csv and .parquet files have named columns"
+    if data.test_file and not (data.file or data.inputs):
+        yield "data.test_file", "goes with data.file, or with data.inputs and data.targets"
+    if has_columns and data.test_file and not data.test_file.lower().endswith((".csv", ".parquet")):
+        yield "data.test_file", "must end in .csv or .parquet, as data.file: its columns are found by name"
+    if data.split_column and not has_columns:
+        yield "data.split_column", "must be empty: only .csv and .parquet files have named columns"
+    if data.split_column and data.split_column == data.target:
+        yield "data.split_column", f"got {shown(data.split_column)}; must not be the target column"
+    if data.split_column and (data.test_file or data.validation_fraction != "auto"):
+        given = "data.test_file" if data.test_file else "data.validation_fraction"
+        yield "data.split_column", f"says which rows are held out; {given} must not be given too"
+    if data.split and data.name not in UCI:
+        yield "data.split", f"is for UCI tables; data.name must be one of {', '.join(UCI)}"
+    if data.folder and data.name not in (*IMAGES, *UCI):
+        yield "data.folder", f"is for sets by name; data.name must be one of {', '.join((*IMAGES, *UCI))}"
+    if data.name not in IMAGES:
+        for key in ("classes", "most_test", "validate"):
+            if getattr(data, key):
+                yield f"data.{key}", f"is for images by name; data.name must be one of {', '.join(IMAGES)}"
+    if len(set(data.classes)) != len(data.classes):
+        yield "data.classes", f"got {list(data.classes)}; a class is there twice"
+
+
+def _of_method(config: Config) -> Iterator[tuple[str, str]]:
     """The method keys that contradict others or have no effect, each with an error message."""
     method, chosen = config.method, methods.lookup(config.method.name)
     named = None if method.repulsion == "auto" else method.repulsion

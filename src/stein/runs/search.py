@@ -27,7 +27,9 @@ from msgspec import Struct
 from stein.runs import configs
 from stein.runs.configs import ConfigError
 from stein.runs.folder import RunFolder
-from stein.runs.schema import IMAGES, Config, Seed, about, keys
+from stein.runs.keys import keys
+from stein.runs.schema import IMAGES, Config, Seed, about
+from stein.runs.wording import shown
 
 MOST_TRIALS = 1000
 
@@ -101,7 +103,7 @@ def load(path: Path) -> Plan:
 
     document = configs.read(path)
     for name in document.keys() - {"base", "search"}:
-        raise fail(configs.shown(name), "unknown section; must be base or search")
+        raise fail(shown(name), "unknown section; must be base or search")
     search, choices = _search(document.get("search"), fail)
     base, origin = _base(document.get("base"), path, fail)
     sources = dict.fromkeys(choices, "search.keys")
@@ -136,7 +138,7 @@ def _search(table: Any, fail: Fail) -> tuple[Search, Choices]:
     for name, values in _flat(searched if isinstance(searched, dict) else {}):
         section, dot, _ = name.partition(".")
         if not dot:
-            raise fail(f"search.keys: {configs.shown(name)}", "must be section.key, such as optimiser.learning_rate")
+            raise fail(f"search.keys: {shown(name)}", "must be section.key, such as optimiser.learning_rate")
         if section == "data":
             raise fail(f"search.keys: {name}", "all trials must have the same data; search keys of other sections")
         choices[name] = _choice(name, values, search.kind, fail)
@@ -167,7 +169,7 @@ def _choice(name: str, values: Any, kind: str, fail: Fail) -> list[Any] | Range:
             found = Range(0, 0)
         if -math.inf < found.low < found.high < math.inf and (found.low > 0 or not found.log):
             return found
-    raise fail(f"search.keys: {name}", f"got {configs.shown(values)}; must be {allowed}")
+    raise fail(f"search.keys: {name}", f"got {shown(values)}; must be {allowed}")
 
 
 def _base(table: Any, path: Path, fail: Fail) -> tuple[dict[str, Any], Path]:
