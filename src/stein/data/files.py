@@ -1,4 +1,4 @@
-"""A user's own arrays: .npz, pairs of .npy, CSV and Parquet. Nothing in a file is ever executed."""
+"""Users' data files: .npz, pairs of .npy, CSV and Parquet. Nothing in a file is ever executed."""
 
 import csv
 import difflib
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Place = Callable[..., str]  # an index into an array -> where people find it in the file
+Place = Callable[..., str]  # an index into an array -> its position in the file, for messages
 
 
 class Arrays(NamedTuple):
-    """Inputs ``x``, a row for each point, in floating point; targets ``y``, floating point or integer.
+    """Inputs ``x``, one row per point, in floating point; targets ``y``, floating point or integer.
 
-    ``labels`` are the names of the classes 0, 1, ... where the targets were text, and empty otherwise.
+    ``labels`` are the names of the classes 0, 1, ... if the targets were text, otherwise empty.
     """
 
     x: np.ndarray
@@ -26,10 +26,10 @@ class Arrays(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A file as it was read: inputs in floating point, targets as they stand there, and what the columns are called.
+    """A file as it was read: inputs in floating point, targets unchanged, and the names of the columns.
 
-    ``y`` is floating point, integer or text, with no columns where the file has no targets. ``parts`` are the texts of
-    the split column, and None without one. Inputs without names are called x0, x1, ...
+    ``y`` is floating point, integer or text, with no columns if the file has no targets. ``parts`` are the texts of the
+    split column, or None. Inputs without names are called x0, x1, ...
     """
 
     x: np.ndarray
@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
 
 class Standardiser(NamedTuple):
-    """``(x - mean) / scale`` for each column alone; a constant column is only shifted."""
+    """``(x - mean) / scale`` per column; a constant column is only shifted."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -49,7 +49,7 @@ class Standardiser(NamedTuple):
         return ((x - self.mean) / self.scale).astype(x.dtype)
 
     def undo(self, x: np.ndarray) -> np.ndarray:
-        """The inputs as they were in the file, to rounding."""
+        """The original inputs, up to rounding."""
         return (x * self.scale + self.mean).astype(x.dtype)
 
 
@@ -57,11 +57,11 @@ def load_arrays(path: Path | str, target: str = "") -> Arrays:
     """The data in one file.
 
     ``.npz`` holds arrays x and y. ``.csv`` (with a header) and ``.parquet`` have a column called ``target``; all others
-    are inputs and must be numbers. Integer targets stay integers: class numbers, unless the likelihood says otherwise.
+    are inputs and must be numbers. Integer targets stay integers: class numbers, or numbers for a regression.
     Text becomes class numbers in alphabetical order.
 
     Raises:
-        ValueError: one line with the file and the place in it, for whatever is no finite number and should be.
+        ValueError: for a value that should be a finite number and is not; one line with the file and position.
     """
     return _arrays(read_table(path, target))
 
@@ -69,13 +69,12 @@ def load_arrays(path: Path | str, target: str = "") -> Arrays:
 def read_table(
     path: Path | str, target: str = "", split_column: str = "", like: Sequence[str] = (), labelled: bool = True
 ) -> Table:
-    """One file, as :func:`load_arrays` takes it, with its names.
+    """One file, as for :func:`load_arrays`, with its column names.
 
     Args:
-        split_column: a column that is no input and says which part a row belongs to.
-        like: the names of the inputs: exactly these columns must be there, in any order, and are returned in this one.
-        labelled: whether the target column must be there; the split column may always be missing where ``like`` is
-            given.
+        split_column: a column with the part of each row (not an input).
+        like: names of the inputs: exactly these columns must exist, in any order; they are returned in this order.
+        labelled: whether the target column is required; with ``like``, the split column is always optional.
     """
     path = Path(path)
     columns = _Columns(path, target, split_column, tuple(like), labelled)
@@ -89,12 +88,12 @@ def read_table(
 
 
 def load_pair(inputs: Path | str, targets: Path | str) -> Arrays:
-    """The data in two ``.npy`` files; :func:`load_arrays` says what may be in them."""
+    """The data in two ``.npy`` files; see :func:`load_arrays` for their contents."""
     return _arrays(read_pair(inputs, targets))
 
 
 def read_pair(inputs: Path | str, targets: Path | str) -> Table:
-    """Two ``.npy`` files with the names that :class:`Table` gives to columns without one."""
+    """Two ``.npy`` files, with the default column names of :class:`Table`."""
     x, y = _numpy(Path(inputs)), _numpy(Path(targets))
     for path, loaded in ((inputs, x), (targets, y)):
         if not isinstance(loaded, np.ndarray):
@@ -111,7 +110,7 @@ def _arrays(table: Table) -> Arrays:
 
 
 def load_inputs(path: Path | str) -> np.ndarray:
-    """Inputs without targets, a row for each point: a ``.npy`` array, or x (or the only array) of an ``.npz``."""
+    """Inputs without targets, one row per point: a ``.npy`` array, or x (or the only array) of an ``.npz``."""
     path = Path(path)
     if path.suffix.lower() not in (".npy", ".npz"):
         raise ValueError(f"{path}: must end in .npy or .npz")
@@ -125,7 +124,7 @@ def load_inputs(path: Path | str) -> np.ndarray:
 
 
 def split(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> tuple[Arrays, Arrays]:
-    """Training and test points: a random ``fraction`` of the rows is held out, at least one unless it is 0.
+    """Training and test points: a random ``fraction`` of the rows is held out, at least one if it is above 0.
 
     Both parts keep the order of the data.
     """
@@ -134,7 +133,7 @@ def split(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> tuple[Arr
 
 
 def held_out(rows: int, fraction: float, seed: int | Sequence[int], classes: np.ndarray | None = None) -> np.ndarray:
-    """Which rows are held out: a mask. With ``classes`` every class gives its share, and keeps at least one row."""
+    """A mask of the held-out rows. With ``classes`` the split is stratified, and each class keeps at least one row."""
     if not 0 <= fraction < 1:
         raise ValueError(f"fraction = {fraction}: must be at least 0 and below 1")
     number = max(1, round(fraction * rows)) if fraction else 0
@@ -156,11 +155,11 @@ def held_out(rows: int, fraction: float, seed: int | Sequence[int], classes: np.
 
 
 def standardiser(x: np.ndarray) -> Standardiser:
-    """What brings every column of ``x`` to mean 0 and standard deviation 1; fit it to the training points only."""
+    """Scales every column of ``x`` to mean 0 and standard deviation 1; fit it to the training points only."""
     x = x if x.dtype.kind == "f" else x.astype(np.float64)
-    shifted = x.astype(np.float64) - x[0].astype(np.float64)  # a constant column is exactly 0, whatever is summed
+    shifted = x.astype(np.float64) - x[0].astype(np.float64)  # a constant column is exactly 0 in any sum
     mean, scale = shifted.mean(axis=0), shifted.std(axis=0)
-    # Equal values that were computed in different ways differ by some roundings of their own size: no spread.
+    # Equal values that were computed in different ways differ by a few rounding errors: this is no spread.
     rounding = 8 * np.finfo(x.dtype).eps * np.abs(x).max(axis=0).astype(np.float64)
     return Standardiser(mean + x[0], np.where(scale > rounding, scale, 1.0))
 
@@ -180,14 +179,14 @@ def _npz(path: Path, labelled: bool) -> Table:
 
 def _numpy(path: Path) -> Any:
     """An array, or the arrays of an archive by name."""
-    # A damaged file raises whatever zipfile, zlib and NumPy know; NumPy would then leave it open.
+    # A damaged file may raise any error of zipfile, zlib or NumPy; NumPy would then leave it open.
     with _readable(path, Exception), path.open("rb") as file:
         loaded = np.load(file, allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
 
 
 class _Columns(NamedTuple):
-    """Which columns of a file are what; see :func:`read_table`."""
+    """The roles of a file's columns; see :func:`read_table`."""
 
     path: Path
     target: str
@@ -196,7 +195,7 @@ class _Columns(NamedTuple):
     labelled: bool
 
     def find(self, names: list[str]) -> tuple[list[int], int | None, int | None]:
-        """The positions of the inputs, of the target and of the split column, in a header that makes sense."""
+        """The positions of the inputs, the target and the split column in a checked header."""
         _check_header(names, self.like or (self.target,), self.path)
         target = _position(self.target, names, self.path) if self.labelled or self.target in names else None
         split = None
@@ -215,7 +214,7 @@ class _Columns(NamedTuple):
 
 def _csv(columns: _Columns) -> Table:
     path = columns.path
-    lines: list[int] = []  # where each row ends: quoted cells may span lines
+    lines: list[int] = []  # last line of each row: quoted cells may span lines
     targets: list[str] = []
     parts: list[str] = []
     values = array("d")
@@ -228,7 +227,7 @@ def _csv(columns: _Columns) -> Table:
         reader = csv.reader(file, strict=True)
         names = [name.strip() for name in next(reader, [])]
         inputs, target, split = columns.find(names)
-        for row in filter(None, reader):  # blank lines are no rows
+        for row in filter(None, reader):  # skips blank lines
             if len(row) != len(names):
                 raise ValueError(f"{path}: line {reader.line_num}: {len(row)} values; the header has {len(names)}")
             lines.append(reader.line_num)
@@ -261,9 +260,9 @@ def _parquet(columns: _Columns) -> Table:
         import pyarrow.parquet
     except ImportError:
         raise ImportError(f"{path}: Parquet needs pyarrow: pip install 'stein[parquet]'") from None
-    with _readable(path, Exception):  # likewise whatever Arrow knows
+    with _readable(path, Exception):  # Arrow may raise any error too
         table = pyarrow.parquet.read_table(path)
-        found = [column.to_numpy() for column in table.columns]  # a missing number becomes NaN, and is refused
+        found = [column.to_numpy() for column in table.columns]  # a missing number becomes NaN, and is rejected
     names = table.column_names
     inputs, target, split = columns.find(names)
 
@@ -300,7 +299,7 @@ def _readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
 
 
 def _check_separator(line: str, target: str, path: Path) -> None:
-    """Refuse columns that are not separated by commas: such tables often write 1.500 or 1,5 for other numbers."""
+    """Reject other separators than commas: such tables often use 1.500 or 1,5 with another meaning."""
     for separator, name in ((";", "';'"), ("\t", "tabs"), ("|", "'|'")):
         cells = [cell.strip().strip('"').strip() for cell in line.split(separator)]
         numbers = all(_is_number(cell.replace(",", ".")) for cell in cells)
@@ -311,8 +310,10 @@ def _check_separator(line: str, target: str, path: Path) -> None:
 
 
 def _check_header(names: list[str], expected: tuple[str, ...], path: Path) -> None:
-    """Refuse a header that makes no sense. A first line of data would be lost as one; column numbers are one, because
-    pandas writes them, and so is what names the ``expected`` columns."""
+    """Reject an invalid header, such as a first line of data, which would be lost.
+
+    Column numbers are valid, because pandas writes them, and so is a line with the ``expected`` names.
+    """
     if not names:
         raise ValueError(f"{path}: is empty; must have a header with the names of the columns")
     numbers = [_is_number(name) for name in names]
@@ -335,7 +336,7 @@ def _position(name: str, names: list[str], path: Path) -> int:
 
 
 def _checked(x: np.ndarray, y: np.ndarray | None, in_x: str, in_y: str) -> Table:
-    """Arrays as they were in a file; ``in_x`` and ``in_y`` are what complaints call them."""
+    """Arrays as they were in a file; ``in_x`` and ``in_y`` are their names in error messages."""
     _check_rows(x, in_x)
     if y is not None:
         _check_rows(y, in_y)
@@ -365,7 +366,7 @@ def _inputs(x: np.ndarray, place: Place) -> np.ndarray:
 
 
 def _targets(y: np.ndarray, place: Place) -> np.ndarray:
-    """Finite numbers, whole numbers or text; one label a row in one dimension."""
+    """Finite floats, integers or text; one label per row in one dimension."""
     if y.dtype.kind == "f":
         return _finite(y, place)
     if y.dtype.kind not in "iubU":
@@ -375,7 +376,7 @@ def _targets(y: np.ndarray, place: Place) -> np.ndarray:
 
 
 def _typed(cells: list[str], place: Place) -> np.ndarray:
-    """A column of integers, of numbers or of text, whichever fits first; half numbers, half text is a mistake."""
+    """A column of integers, floats or text, whichever fits first; a mix of numbers and text is an error."""
     for kind in (int, float):
         try:
             return np.array([kind(cell) for cell in cells], np.dtype(kind))
