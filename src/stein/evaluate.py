@@ -1,4 +1,4 @@
-"""From a trained ensemble's answers and labelled data to one flat dict of numbers."""
+"""Metrics of a trained ensemble on labelled data, as one flat dict of numbers."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +18,10 @@ from stein.predictions import Prediction
 from stein.types import Model, Particles
 
 Others = Float[np.ndarray, "_ _ _"]
-"""Probabilities or their logarithms, at other points than the test points."""
+"""Probabilities or their logarithms, at out-of-distribution points."""
 POOLED = 10_000
-"""The calibration curve is over as many of the most certain points as there are test points, at most so many; no
-more than so many points of another distribution go into it."""
+"""Largest number of points on a calibration curve, which takes as many of the most certain points as there are test
+points; also the largest number of out-of-distribution points in it."""
 CURVE_POINTS = 500
 INTERVALS = (0.5, 0.9, 0.95)
 
@@ -33,15 +33,15 @@ def held_out(
     y: Any,
     in_units: Callable[[Prediction], Prediction] = lambda prediction: prediction,
 ) -> Callable[[State | Particles], dict[str, float]]:
-    """An evaluation on data that training does not see.
+    """An evaluation on held-out data.
 
     Args:
-        in_units: from what the likelihood predicts to what ``y`` is measured in, where targets are standardised.
+        in_units: converts the likelihood's predictions to the units of ``y``, if targets are standardised.
 
     Returns:
-        A function of a state, or of particles without the dead (:func:`stein.predict.living`): ``test_nll`` of the
-        ensemble, ``test_nll_members``, the mean of its members' own, and ``test_accuracy`` or ``test_rmse``. All are
-        NaN where a living member's outputs are not finite.
+        A function of a state, or of living particles (:func:`stein.predict.living`), that returns ``test_nll`` of the
+        ensemble, ``test_nll_members`` (the mean over members), and ``test_accuracy`` or ``test_rmse``. All are NaN if
+        a living member's outputs are not finite.
     """
     targets.check_data(model, likelihood, x, y)
     x, y = inputs.array("x", x), inputs.array("y", y)
@@ -63,14 +63,14 @@ def held_out(
 def classification(
     log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """Every number about a classifier; docs/evaluation.md defines them one by one.
+    """All metrics of a classifier; docs/evaluation.md defines them.
 
     Args:
-        log_probabilities: of every member at the test points: :func:`stein.predict.in_chunks` with
-            ``link=jax.nn.log_softmax``. Of a sure mistake the probability is zero in float32, the logarithm is not.
+        log_probabilities: of every member at the test points, as in :class:`stein.predictions.ClassPrediction`. In
+            float32 the probability of a confident mistake is zero, its logarithm is not.
         y: the classes of the test points.
-        outside: likewise at points of other distributions, by name. Their numbers (``auroc_h`` and the like) are called
-            so for the first set; if there are several, every set's also have its name before them: ``svhn_auroc_h``.
+        outside: the same at out-of-distribution points, by name. Metrics of the first set have plain names
+            (``auroc_h``); with several sets, those of each set also have its name as a prefix: ``svhn_auroc_h``.
     """
     probabilities, others = _probabilities(log_probabilities, y, outside)
     mean = _mean(probabilities)
@@ -103,9 +103,12 @@ def classification(
 def classification_curves(
     log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What the figures show, as lists: the bins of the reliability diagram, and for each set of other points (or for
-    ``test`` alone) the calibration curves, thinned to at most 500 points, by entropy (``accuracy``) and by model
-    disagreement (``accuracy_md``), beside that of a perfect ranking."""
+    """The data of the figures, as lists.
+
+    These are the bins of the reliability diagram and, for each out-of-distribution set (or for ``test`` alone), the
+    calibration curves: by entropy (``accuracy``), by model disagreement (``accuracy_md``) and of a perfect ranking,
+    thinned to at most 500 points.
+    """
     probabilities, others = _probabilities(log_probabilities, y, outside)
     mean = _mean(probabilities)
     right = metrics.classification.right(mean, y)
@@ -132,24 +135,24 @@ def corruption(
     y: Labels,
     sigmas: Sequence[float] = corruptions.SIGMAS,
 ) -> list[dict[str, float]]:
-    """Accuracy, ECE and NLL on blurred images, and how well entropy tells them from clean ones: a row for each sigma.
+    """Accuracy, ECE and NLL on blurred images, and AUROC of entropy against clean ones: one row per sigma.
 
     Args:
         predict: from images to the members' log-probabilities.
-        images: clean ones, (rows, height, width, channels), as they were before any standardisation.
+        images: clean images (rows, height, width, channels), not standardised.
     """
     clean = _entropy(metrics.classification.probabilities(predict(images)))
     rows = []
     for sigma in sigmas:
-        said = predict(corruptions.gaussian_blur(images, sigma))
-        mean = _mean(metrics.classification.probabilities(said))
+        logs = predict(corruptions.gaussian_blur(images, sigma))
+        mean = _mean(metrics.classification.probabilities(logs))
         right = metrics.classification.right(mean, y)
         rows.append(
             {
                 "sigma": float(sigma),
                 "accuracy": float(right.mean()),
                 "ece": metrics.calibration.ece(mean.max(axis=1), right),
-                "nll": metrics.classification.nll(said, y),
+                "nll": metrics.classification.nll(logs, y),
                 "auroc_h": metrics.ood.auroc(metrics.uncertainty.entropy(mean), clean),
             }
         )
@@ -157,7 +160,7 @@ def corruption(
 
 
 def _detection(inside: Probabilities, outside: Others) -> dict[str, float]:
-    """How well each uncertainty tells the two sets apart, and how much larger it is outside."""
+    """How well each uncertainty separates the two sets, and how much larger it is outside."""
     by = {
         "h": _entropy,
         "md": metrics.uncertainty.disagreement,
@@ -184,7 +187,7 @@ class _Curves(NamedTuple):
 
 
 def _curves(probabilities: Probabilities, right: np.ndarray, other: Others | None) -> _Curves:
-    """The calibration curves, that of a perfect ranking, and how many points from outside are in."""
+    """The calibration curves, that of a perfect ranking, and the number of out-of-distribution points in them."""
     most, parts = min(len(right), POOLED), [probabilities]
     if other is not None:
         parts.append(other[:, :POOLED])
@@ -225,7 +228,7 @@ def _mean(probabilities: Others) -> np.ndarray:
 def _probabilities(
     log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None
 ) -> tuple[Probabilities, dict[str, Others]]:
-    """At the test points and outside, once it is known that they fit together."""
+    """Checked probabilities at the test points and outside."""
     n, points, classes = log_probabilities.shape
     if not points:
         raise ValueError(f"log_probabilities has shape {log_probabilities.shape}: there is no point to judge")
@@ -245,8 +248,7 @@ def _probabilities(
 
 @shaped
 def regression(means: Members, sigmas: Members, y: Targets) -> dict[str, float]:
-    """RMSE, negative log-likelihoods and CRPS of the mixture of all members, and how many targets its central intervals
-    hold (``coverage_90`` should be 0.9)."""
+    """RMSE, negative log-likelihoods, CRPS and interval coverage of the mixture (``coverage_90`` should be 0.9)."""
     levels = metrics.regression.levels(means, sigmas, y)
     return {
         "rmse": metrics.regression.rmse(means, y),
@@ -259,7 +261,7 @@ def regression(means: Members, sigmas: Members, y: Targets) -> dict[str, float]:
 
 @shaped
 def regression_curves(means: Members, sigmas: Members, y: Targets) -> dict[str, Any]:
-    """For central intervals of 5 % to 95 %: how many of the targets they should hold, and do."""
+    """For central intervals of 5 % to 95 %: the expected and the actual fraction of targets inside."""
     wanted = [percent / 100 for percent in range(5, 100, 5)]
     levels = metrics.regression.levels(means, sigmas, y)
     return {"coverage": {"wanted": wanted, "found": [metrics.regression.coverage(levels, share) for share in wanted]}}

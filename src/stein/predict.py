@@ -1,4 +1,4 @@
-"""What a trained ensemble says about new inputs."""
+"""Predictions of a trained ensemble for new inputs."""
 
 from functools import partial
 from typing import Any
@@ -16,11 +16,11 @@ from stein.types import Model, Particles
 
 CHUNK = 1000
 IMAGE_CHUNK = 100
-"""Rows per call of a network: a thousand is fast for tables; the activations of convolutions would take gigabytes."""
+"""Rows per call of a network: a thousand is fast for tables, but convolutions would need gigabytes."""
 
 
 def prediction(model: Model, likelihood: Likelihood, members: State | Particles, x: Any) -> Prediction:
-    """What the ensemble predicts for every input: mean, spread and intervals, or probabilities of classes.
+    """The ensemble's prediction for every input: mean, spread and intervals, or class probabilities.
 
     Args:
         members, x: as in :func:`outputs`.
@@ -32,19 +32,19 @@ def outputs(model: Model, members: State | Particles, x: Any, *, all_members: bo
     """Outputs of every living member at every input.
 
     Args:
-        members: the state of a run, whose dead members are left out, or particles, who are all taken to be alive.
-        x: a row for each input: an array, a list, a table of pandas or polars.
-        all_members: ask the dead too, and return whatever they answer. Without it, an answer that is not finite is an
+        members: the state of a run, whose dead members are left out, or particles, which must all be alive.
+        x: one row per input: an array, a list, or a pandas or polars table.
+        all_members: include dead members, whatever their outputs. Without it, an output that is not finite raises an
             error.
     """
     particles, numbers = _asked(members, all_members)
     x = inputs.batch(x)
     with inputs.applying(x):
-        said = _outputs(model, particles, x)
-    inputs.answers(x, said.shape[1:])
-    if not all_members and not isinstance(said, jax.core.Tracer):
-        _check_finite(np.isfinite(np.asarray(said)), numbers)
-    return said
+        result = _outputs(model, particles, x)
+    inputs.answers(x, result.shape[1:])
+    if not all_members and not isinstance(result, jax.core.Tracer):
+        _check_finite(np.isfinite(np.asarray(result)), numbers)
+    return result
 
 
 def in_chunks(
@@ -52,11 +52,11 @@ def in_chunks(
 ) -> Float[np.ndarray, "n b c"]:
     """Outputs of every living member at many inputs, on the host.
 
-    Only the outputs are held for all inputs, activations for no more than ``chunk`` of them.
+    Only outputs are kept for all inputs; activations are held for at most ``chunk`` inputs.
 
     Args:
         members, x, all_members: as in :func:`outputs`.
-        chunk: inputs per call of the networks; by default 1000, for images 100.
+        chunk: inputs per call of the networks. Default: 1000, for images 100.
     """
     particles, numbers = _asked(members, all_members)
     x = np.asarray(inputs.batch(x))
@@ -71,17 +71,17 @@ def in_chunks(
     answers = np.empty((shape.shape[0], len(x), shape.shape[2]), shape.dtype)
     for start in range(0, len(x), size):
         part = x[start : start + size]
-        # The last chunk is filled up: another size would be compiled anew.
+        # The last chunk is padded: another size would be compiled again.
         filled = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) if len(part) < size else part
-        said = _outputs(model, particles, jnp.asarray(filled))
-        answers[:, start : start + size] = np.asarray(said)[:, : len(part)]
+        result = _outputs(model, particles, jnp.asarray(filled))
+        answers[:, start : start + size] = np.asarray(result)[:, : len(part)]
     if not all_members:
         _check_finite(np.isfinite(answers), numbers)
     return answers
 
 
 def living(particles: Particles, alive: Any) -> Particles:
-    """The members that are alive: the dead have nothing to say."""
+    """The members that are alive."""
     alive, n = np.asarray(alive), len(jax.tree.leaves(particles)[0])
     if alive.dtype != bool or alive.shape != (n,):
         raise ValueError(
@@ -99,7 +99,7 @@ def _outputs(model: Model, particles: Particles, x: Array) -> Array:
 
 
 def _asked(members: State | Particles, all_members: bool) -> tuple[Particles, np.ndarray | None]:
-    """The particles that shall answer and, of a state, their numbers in it."""
+    """The particles to evaluate and, for a state, their indices in it."""
     if not isinstance(members, State):
         return members, None
     if all_members:

@@ -1,4 +1,4 @@
-"""What an ensemble says about inputs: the mixture of its members' predictions. Plain NumPy, in float64.
+"""Predictions of an ensemble: the mixture of its members' predictions. Plain NumPy, in float64.
 
 :meth:`stein.likelihoods.Likelihood.predictive` makes one of the two kinds from the members' outputs.
 """
@@ -49,26 +49,26 @@ class RegressionPrediction(NamedTuple):
         return self.means.std(axis=0)
 
     def quantile(self, level: float) -> Targets:
-        """The number that the mixture stays below with probability ``level``, by bisection of its distribution."""
+        """The quantile of the mixture at probability ``level``, by bisection of its distribution function."""
         if not 0 < level < 1:
             raise ValueError(f"level = {level}: must be between 0 and 1")
         members = self.means + ndtri(level) * self.sigmas  # the mixture's quantile lies between its members'
         low, high = members.min(axis=0), members.max(axis=0)
         scale = np.maximum(self.sigmas, np.finfo(float).tiny)
-        for _ in range(60):  # halves the interval to rounding
+        for _ in range(60):  # bisects to rounding
             middle = 0.5 * (low + high)
             below = ndtr((middle - self.means) / scale).mean(axis=0) < level
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return 0.5 * (low + high)
 
     def interval(self, coverage: float) -> tuple[Targets, Targets]:
-        """The central interval that holds the target with probability ``coverage``: its two ends."""
+        """The lower and upper ends of the central interval with probability ``coverage``."""
         if not 0 < coverage < 1:
             raise ValueError(f"coverage = {coverage}: must be between 0 and 1")
         return self.quantile(0.5 - coverage / 2), self.quantile(0.5 + coverage / 2)
 
     def sample(self, number: int, seed: int = 0) -> Float[np.ndarray, "number b k"]:
-        """Draws of the targets. The targets of one draw come from the same member, so that they belong together."""
+        """Draws of the targets. All targets of one draw come from the same member, so they are consistent."""
         random = np.random.default_rng(seed)
         chosen = random.integers(len(self.means), size=(number, self.means.shape[1]))
         points = np.arange(self.means.shape[1])
@@ -92,7 +92,7 @@ class RegressionPrediction(NamedTuple):
 
 class ClassPrediction(NamedTuple):
     """Each member predicts log-probabilities of c classes for each of b points; the ensemble predicts their mean
-    probability. ``labels`` are the names of the classes, where they have any.
+    probability. ``labels`` are the names of the classes, if any.
 
     >>> votes = ClassPrediction(np.log([[[0.9, 0.1]], [[0.7, 0.3]]]))
     >>> votes.probabilities.round(6).tolist(), votes.chosen.tolist()
@@ -118,7 +118,7 @@ class ClassPrediction(NamedTuple):
 
     @property
     def named(self) -> list[str]:
-        """Name of the most probable class; its number where classes have no names."""
+        """Name of the most probable class; its number if classes have no names."""
         return [self.labels[c] if self.labels else str(c) for c in self.chosen]
 
     @property
@@ -137,13 +137,13 @@ class ClassPrediction(NamedTuple):
         return uncertainty.disagreement(self.members)
 
     def sets(self, coverage: float) -> Bool[np.ndarray, "b c"]:
-        """For each point the fewest most probable classes that together have at least probability ``coverage``."""
+        """For each point, the smallest set of most probable classes with total probability at least ``coverage``."""
         if not 0 < coverage < 1:
             raise ValueError(f"coverage = {coverage}: must be between 0 and 1")
         p = self.probabilities
         order = np.argsort(-p, axis=1, kind="stable")
         ranked = np.take_along_axis(p, order, axis=1)
-        needed = np.cumsum(ranked, axis=1) - ranked < coverage  # those before it do not suffice
+        needed = np.cumsum(ranked, axis=1) - ranked < coverage  # the classes before it are not enough
         return np.take_along_axis(needed, np.argsort(order, axis=1), axis=1)
 
     def scores(self, y: Any) -> dict[str, float]:

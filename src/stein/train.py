@@ -1,4 +1,4 @@
-"""The loop: jitted chunks of steps, and what happens between them."""
+"""The training loop: jitted chunks of steps, with hooks between them."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ from stein.types import Batch
 
 
 class ParticlesDiedError(RuntimeError):
-    """Too many particles are not finite; the message says at which step and which."""
+    """Too many particles are not finite; the message names the step and the particles."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during training. ``state`` is that of the last whole chunk, from which :func:`run` goes on."""
+    """Ctrl-C during training. ``state`` is that of the last complete chunk, from which :func:`run` can continue."""
 
     def __init__(self, state: State):
         super().__init__(f"training stopped at step {int(state.step)}; `.state` of this exception goes on from there")
@@ -31,7 +31,7 @@ class Interrupted(KeyboardInterrupt):
 class Moment(NamedTuple):
     """What a hook sees between two chunks.
 
-    ``last_step`` is where the run is going to end; ``metrics`` are the numbers of this step so far.
+    ``last_step`` is the step at which the run ends; ``metrics`` are the numbers of this step so far.
     """
 
     state: State
@@ -42,8 +42,8 @@ class Moment(NamedTuple):
 
 
 Hook = Callable[[Moment], Mapping[str, Any] | bool | None]
-"""Called between chunks, in order. Numbers that it returns are in the ``metrics`` of the hooks after it: those that
-measure come first, those that report after them. ``True`` ends the run. :mod:`stein.hooks` has the usual ones."""
+"""Called between chunks, in order. Numbers that a hook returns are in the ``metrics`` of the hooks after it, so hooks
+that measure come before hooks that report. ``True`` ends the run. :mod:`stein.hooks` has the usual ones."""
 
 
 def run(
@@ -62,25 +62,25 @@ def run(
     Args:
         batches: the data, as one of
 
-            - :class:`stein.data.Batches`: in memory, shuffled; the batch of a step depends on the step alone, so that a
-              run that is continued from a saved state sees the batches that it would have seen;
-            - a function of the step that returns a :class:`stein.types.Batch` or a pair ``(x, y)``: likewise;
-            - an iterable of these, such as a list or a loader, which is started again when it ends. A continued run
-              starts it from its beginning, wherever it was;
+            - :class:`stein.data.Batches`: in memory, shuffled; the batch depends on the step alone, so that a run that
+              continues from a saved state sees the same batches as an uninterrupted one;
+            - a function of the step that returns a :class:`stein.types.Batch` or a pair ``(x, y)``: the same holds;
+            - an iterable of these, such as a list or a loader, which is restarted when it ends. A continued run
+              always starts it from the beginning;
             - ``None`` for a target without data (:func:`stein.density`).
 
-        chunk: steps between two calls of the hooks, or a function from the step at which it begins to its length. Steps
+        chunk: steps between two calls of the hooks, or a function from a chunk's first step to its length. Steps
             of :class:`stein.data.Batches` are compiled into one loop.
         hooks: called between chunks, in order: progress, logs, checkpoints, evaluation (see :mod:`stein.hooks`).
         min_alive: stop with :class:`ParticlesDiedError` when a smaller fraction of the particles is finite.
-        history: return the infos of the whole run, thinned to at most so many steps: of every k-th step from the first
-            on, where k is ``ceil(steps / history)``.
+        history: return the infos of the whole run, thinned to at most this many steps: every k-th step from the first,
+            where k is ``ceil(steps / history)``.
 
     Returns:
-        The last state, and the infos of the last chunk or the history. ``state`` itself stays as it was.
+        The last state, and the infos of the last chunk or the history. ``state`` itself is not changed.
 
     Raises:
-        Interrupted: on Ctrl-C, with the last whole state.
+        Interrupted: on Ctrl-C, with the state of the last complete chunk.
     """
     inputs.whole(1, steps=steps)
     if not callable(chunk):
@@ -100,7 +100,7 @@ def run(
             advanced, info = advance(state, step, length)
             _check_alive(algorithm, advanced, info, step, min_alive)
             if history is not None:
-                first = -(step - start) % every  # of the chunk's steps the first that is kept
+                first = -(step - start) % every  # first step of the chunk that is kept
                 kept.append(jax.device_get(jax.tree.map(lambda values, first=first: values[first::every], info)))
             state, step = advanced, step + length
             if _call(hooks, Moment(state, info, step, last_step, _summary(info))):
@@ -111,7 +111,7 @@ def run(
 
 
 def _call(hooks: Sequence[Hook], moment: Moment) -> bool:
-    """Call every hook with the numbers of those before it; whether one of them ends the run."""
+    """Call every hook with the numbers of those before it; returns whether one of them ends the run."""
     ends = False
     for hook in hooks:
         answer = hook(moment._replace(metrics=MappingProxyType(dict(moment.metrics))))
@@ -123,7 +123,7 @@ def _call(hooks: Sequence[Hook], moment: Moment) -> bool:
 
 
 def _advancer(algorithm: Algorithm, batches: Any) -> Callable[[State, int, int], tuple[State, Info]]:
-    """A function of a state, its step and a number of steps to take, for any kind of data."""
+    """A function of a state, its step and the number of steps to take, for any kind of data."""
     if batches is None or isinstance(batches, Batches):
         if batches is not None:
             algorithm.target.check(batches.x, batches.y)
@@ -152,7 +152,7 @@ def _advancer(algorithm: Algorithm, batches: Any) -> Callable[[State, int, int],
 
 
 def as_batch(given: Any) -> Batch:
-    """A batch as it is, or from a pair ``(x, y)`` of anything that is like an array."""
+    """A batch unchanged, or made from a pair ``(x, y)`` of array-likes."""
     if isinstance(given, Batch):
         return given
     if not isinstance(given, (tuple, list)) or len(given) != 2:
@@ -165,7 +165,7 @@ def as_batch(given: Any) -> Batch:
 
 
 def _following(batches: Any) -> Callable[[int], Any]:
-    """The next batch at every call, from the beginning again where the iterable can be started twice."""
+    """The next batch at every call; restarts the iterable when it ends, if possible."""
     if not isinstance(batches, Iterable):
         raise ValueError(
             f"batches is of type {type(batches).__name__}: must be data.Batches(x, y), an iterable of batches, a "
@@ -191,7 +191,7 @@ def _advance_one(step: Callable, state: State, batch: Batch) -> tuple[State, Inf
 
 @partial(jax.jit, static_argnums=(0, 4))
 def _advance(step: Callable, state: State, batches: Batches | None, cursor: Any, length: int) -> tuple[State, Info]:
-    """``length`` steps in one scan; compiled once for an algorithm, the shapes of its data and a length."""
+    """``length`` steps in one scan; compiled once per algorithm, data shapes and length."""
     rows = None if batches is None else batches.indices(cursor, length)
 
     def one(state: State, rows: Any) -> tuple[State, Info]:
@@ -211,7 +211,7 @@ def _summary(info: Info) -> dict[str, Any]:
 
 
 def _check_alive(algorithm: Algorithm, state: State, info: Info, step: int, min_alive: float) -> None:
-    """``step`` is the first of the chunk; under ``on_nan="stop"`` the state's own counter stands still."""
+    """``step`` is the first of the chunk; under ``on_nan="stop"`` the state's own counter does not advance."""
     alive = np.asarray(info.alive)
     last = alive[-1]
     allowed = 1.0 if algorithm.on_nan == "stop" else min_alive

@@ -1,4 +1,4 @@
-"""Arrays at hand: a user's own files, toy sets, corruptions; and minibatches of them."""
+"""Data in memory: users' files, toy sets, corruptions and minibatches."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Minibatches need jax; reading a file does not, and should not wait for it."""
+    """Import minibatches lazily: they need jax; reading a file does not, and should not wait for it."""
     if name == "Batches":
         from stein.batches import Batches
 

@@ -7,9 +7,9 @@ import numpy as np
 
 
 class Arrays(NamedTuple):
-    """Inputs ``x``, a row for each point, in floating point; targets ``y``, floating point or integer.
+    """Inputs ``x``, one row per point, in floating point; targets ``y``, floating point or integer.
 
-    ``labels`` are the names of the classes 0, 1, ... where the targets were text, and empty otherwise.
+    ``labels`` are the names of the classes 0, 1, ... if the targets were text, otherwise empty.
     """
 
     x: np.ndarray
@@ -18,10 +18,10 @@ class Arrays(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A file as it was read: inputs in floating point, targets as they stand there, and what the columns are called.
+    """A file as it was read: inputs in floating point, targets unchanged, and the names of the columns.
 
-    ``y`` is floating point, integer or text, with no columns where the file has no targets. ``parts`` are the texts of
-    the split column, and None without one. Inputs without names are called x0, x1, ...
+    ``y`` is floating point, integer or text, with no columns if the file has no targets. ``parts`` are the texts of the
+    split column, or None. Inputs without names are called x0, x1, ...
     """
 
     x: np.ndarray
@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
 
 class Standardiser(NamedTuple):
-    """``(x - mean) / scale`` for each column alone; a constant column is only shifted."""
+    """``(x - mean) / scale`` per column; a constant column is only shifted."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -41,22 +41,22 @@ class Standardiser(NamedTuple):
         return ((x - self.mean) / self.scale).astype(x.dtype)
 
     def undo(self, x: np.ndarray) -> np.ndarray:
-        """The inputs as they were in the file, to rounding."""
+        """The original inputs, up to rounding."""
         return (x * self.scale + self.mean).astype(x.dtype)
 
 
 def standardiser(x: np.ndarray) -> Standardiser:
-    """What brings every column of ``x`` to mean 0 and standard deviation 1; fit it to the training points only."""
+    """Scales every column of ``x`` to mean 0 and standard deviation 1; fit it to the training points only."""
     x = x if x.dtype.kind == "f" else x.astype(np.float64)
-    shifted = x.astype(np.float64) - x[0].astype(np.float64)  # a constant column is exactly 0, whatever is summed
+    shifted = x.astype(np.float64) - x[0].astype(np.float64)  # a constant column is exactly 0 in any sum
     mean, scale = shifted.mean(axis=0), shifted.std(axis=0)
-    # Equal values that were computed in different ways differ by some roundings of their own size: no spread.
+    # Equal values that were computed in different ways differ by a few rounding errors: this is no spread.
     rounding = 8 * np.finfo(x.dtype).eps * np.abs(x).max(axis=0).astype(np.float64)
     return Standardiser(mean + x[0], np.where(scale > rounding, scale, 1.0))
 
 
 def split(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> tuple[Arrays, Arrays]:
-    """Training and test points: a random ``fraction`` of the rows is held out, at least one unless it is 0.
+    """Training and test points: a random ``fraction`` of the rows is held out, at least one if it is above 0.
 
     Both parts keep the order of the data.
     """
@@ -65,7 +65,7 @@ def split(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> tuple[Arr
 
 
 def held_out(rows: int, fraction: float, seed: int | Sequence[int], classes: np.ndarray | None = None) -> np.ndarray:
-    """Which rows are held out: a mask. With ``classes`` every class gives its share, and keeps at least one row."""
+    """A mask of the held-out rows. With ``classes`` the split is stratified, and each class keeps at least one row."""
     if not 0 <= fraction < 1:
         raise ValueError(f"fraction = {fraction}: must be at least 0 and below 1")
     number = max(1, round(fraction * rows)) if fraction else 0

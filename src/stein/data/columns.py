@@ -14,7 +14,7 @@ from stein.data.values import as_inputs, as_targets, is_number, readable, typed
 
 
 class Columns(NamedTuple):
-    """Which columns of a file are what; see :func:`read_table`."""
+    """The roles of a file's columns; see :func:`read_table`."""
 
     path: Path
     target: str
@@ -23,7 +23,7 @@ class Columns(NamedTuple):
     labelled: bool
 
     def find(self, names: list[str]) -> tuple[list[int], int | None, int | None]:
-        """The positions of the inputs, of the target and of the split column, in a header that makes sense."""
+        """The positions of the inputs, the target and the split column in a checked header."""
         _check_header(names, self.like or (self.target,), self.path)
         target = _position(self.target, names, self.path) if self.labelled or self.target in names else None
         split = None
@@ -42,7 +42,7 @@ class Columns(NamedTuple):
 
 def read_csv(columns: Columns) -> Table:
     path = columns.path
-    lines: list[int] = []  # where each row ends: quoted cells may span lines
+    lines: list[int] = []  # last line of each row: quoted cells may span lines
     targets: list[str] = []
     parts: list[str] = []
     values = array("d")
@@ -55,7 +55,7 @@ def read_csv(columns: Columns) -> Table:
         reader = csv.reader(file, strict=True)
         names = [name.strip() for name in next(reader, [])]
         inputs, target, split = columns.find(names)
-        for row in filter(None, reader):  # blank lines are no rows
+        for row in filter(None, reader):  # skips blank lines
             if len(row) != len(names):
                 raise ValueError(f"{path}: line {reader.line_num}: {len(row)} values; the header has {len(names)}")
             lines.append(reader.line_num)
@@ -88,9 +88,9 @@ def read_parquet(columns: Columns) -> Table:
         import pyarrow.parquet
     except ImportError:
         raise ImportError(f"{path}: Parquet needs pyarrow: pip install 'stein[parquet]'") from None
-    with readable(path, Exception):  # likewise whatever Arrow knows
+    with readable(path, Exception):  # Arrow may raise any error too
         table = pyarrow.parquet.read_table(path)
-        found = [column.to_numpy() for column in table.columns]  # a missing number becomes NaN, and is refused
+        found = [column.to_numpy() for column in table.columns]  # a missing number becomes NaN, and is rejected
     names = table.column_names
     inputs, target, split = columns.find(names)
 
@@ -113,7 +113,7 @@ def read_parquet(columns: Columns) -> Table:
 
 
 def _check_separator(line: str, target: str, path: Path) -> None:
-    """Refuse columns that are not separated by commas: such tables often write 1.500 or 1,5 for other numbers."""
+    """Reject other separators than commas: such tables often use 1.500 or 1,5 with another meaning."""
     for separator, name in ((";", "';'"), ("\t", "tabs"), ("|", "'|'")):
         cells = [cell.strip().strip('"').strip() for cell in line.split(separator)]
         numbers = all(is_number(cell.replace(",", ".")) for cell in cells)
@@ -124,8 +124,10 @@ def _check_separator(line: str, target: str, path: Path) -> None:
 
 
 def _check_header(names: list[str], expected: tuple[str, ...], path: Path) -> None:
-    """Refuse a header that makes no sense. A first line of data would be lost as one; column numbers are one, because
-    pandas writes them, and so is what names the ``expected`` columns."""
+    """Reject an invalid header, such as a first line of data, which would be lost.
+
+    Column numbers are valid, because pandas writes them, and so is a line with the ``expected`` names.
+    """
     if not names:
         raise ValueError(f"{path}: is empty; must have a header with the names of the columns")
     numbers = [is_number(name) for name in names]

@@ -1,4 +1,4 @@
-"""Images made worse on purpose: what a model says when its inputs slowly stop being what it knows."""
+"""Corrupted images, to test predictions as inputs move away from the training distribution."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 SIGMAS = (0.1, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""The paper's intensities; the first leaves images as they are."""
+"""The paper's intensities; the first leaves images unchanged."""
 Images = Shaped[np.ndarray, "b h w c"]
 
 
@@ -19,7 +19,7 @@ def gaussian_blur(images: Images, sigma: float, size: int = 7) -> Images:
     Args:
         images: (rows, height, width, channels).
         sigma: standard deviation in pixels; 0.1 is the identity to rounding.
-        size: odd; a side of the images must be more than half of it.
+        size: odd; the sides of the images must be more than half of it.
     """
     reach = size // 2
     if size % 2 == 0 or size < 1:
@@ -43,7 +43,7 @@ def kernel(sigma: float, size: int) -> Float[np.ndarray, " size"]:
 
 
 def as_images(rows: Shaped[np.ndarray, "b *shape"]) -> Images:
-    """Images as they are; flat rows of s², or of 3 s², columns as square images of one or three channels.
+    """Images unchanged; flat rows of s² or 3 s² columns as square images of one or three channels.
 
     A flat row is a flattened (height, width, channels): pixel by pixel, the channels of a pixel side by side.
     """

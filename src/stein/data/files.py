@@ -1,4 +1,4 @@
-"""A user's own arrays: .npz, pairs of .npy, CSV and Parquet. Nothing in a file is ever executed."""
+"""Users' data files: .npz, pairs of .npy, CSV and Parquet. Nothing in a file is ever executed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +15,11 @@ def load_arrays(path: Path | str, target: str = "") -> Arrays:
     """The data in one file.
 
     ``.npz`` holds arrays x and y. ``.csv`` (with a header) and ``.parquet`` have a column called ``target``; all others
-    are inputs and must be numbers. Integer targets stay integers: class numbers, unless the likelihood says otherwise.
+    are inputs and must be numbers. Integer targets stay integers: class numbers, or numbers for a regression.
     Text becomes class numbers in alphabetical order.
 
     Raises:
-        ValueError: one line with the file and the place in it, for whatever is no finite number and should be.
+        ValueError: for a value that should be a finite number and is not; one line with the file and position.
     """
     return _arrays(read_table(path, target))
 
@@ -27,13 +27,12 @@ def load_arrays(path: Path | str, target: str = "") -> Arrays:
 def read_table(
     path: Path | str, target: str = "", split_column: str = "", like: Sequence[str] = (), labelled: bool = True
 ) -> Table:
-    """One file, as :func:`load_arrays` takes it, with its names.
+    """One file, as for :func:`load_arrays`, with its column names.
 
     Args:
-        split_column: a column that is no input and says which part a row belongs to.
-        like: the names of the inputs: exactly these columns must be there, in any order, and are returned in this one.
-        labelled: whether the target column must be there; the split column may always be missing where ``like`` is
-            given.
+        split_column: a column with the part of each row (not an input).
+        like: names of the inputs: exactly these columns must exist, in any order; they are returned in this order.
+        labelled: whether the target column is required; with ``like``, the split column is always optional.
     """
     path = Path(path)
     columns = Columns(path, target, split_column, tuple(like), labelled)
@@ -47,12 +46,12 @@ def read_table(
 
 
 def load_pair(inputs: Path | str, targets: Path | str) -> Arrays:
-    """The data in two ``.npy`` files; :func:`load_arrays` says what may be in them."""
+    """The data in two ``.npy`` files; see :func:`load_arrays` for their contents."""
     return _arrays(read_pair(inputs, targets))
 
 
 def read_pair(inputs: Path | str, targets: Path | str) -> Table:
-    """Two ``.npy`` files with the names that :class:`Table` gives to columns without one."""
+    """Two ``.npy`` files, with the default column names of :class:`Table`."""
     x, y = _numpy(Path(inputs)), _numpy(Path(targets))
     for path, loaded in ((inputs, x), (targets, y)):
         if not isinstance(loaded, np.ndarray):
@@ -69,7 +68,7 @@ def _arrays(table: Table) -> Arrays:
 
 
 def load_inputs(path: Path | str) -> np.ndarray:
-    """Inputs without targets, a row for each point: a ``.npy`` array, or x (or the only array) of an ``.npz``."""
+    """Inputs without targets, one row per point: a ``.npy`` array, or x (or the only array) of an ``.npz``."""
     path = Path(path)
     if path.suffix.lower() not in (".npy", ".npz"):
         raise ValueError(f"{path}: must end in .npy or .npz")
@@ -94,14 +93,14 @@ def _npz(path: Path, labelled: bool) -> Table:
 
 def _numpy(path: Path) -> Any:
     """An array, or the arrays of an archive by name."""
-    # A damaged file raises whatever zipfile, zlib and NumPy know; NumPy would then leave it open.
+    # A damaged file may raise any error of zipfile, zlib or NumPy; NumPy would then leave it open.
     with readable(path, Exception), path.open("rb") as file:
         loaded = np.load(file, allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
 
 
 def _checked(x: np.ndarray, y: np.ndarray | None, in_x: str, in_y: str) -> Table:
-    """Arrays as they were in a file; ``in_x`` and ``in_y`` are what complaints call them."""
+    """Arrays as they were in a file; ``in_x`` and ``in_y`` are their names in error messages."""
     check_rows(x, in_x)
     if y is not None:
         check_rows(y, in_y)

@@ -1,15 +1,15 @@
-"""The paper's two toy problems, made on the spot."""
+"""The paper's two toy problems, generated from a seed."""
 
 import numpy as np
 
 
 def regression_1d(seed: int = 42, noise: float = 0.25) -> tuple[np.ndarray, np.ndarray]:
-    """45 points in [1.5, 2.5] and 45 in [4.5, 6] of y = x sin x plus noise: a gap where nothing is known.
+    """45 points in [1.5, 2.5] and 45 in [4.5, 6] of y = x sin x plus noise, with a gap between them.
 
     Returns:
         x and y, each (90, 1) in float32.
     """
-    random = np.random.RandomState(seed)  # the published recipe's own generator
+    random = np.random.RandomState(seed)  # the generator of the published recipe
     x = np.concatenate([random.uniform(1.5, 2.5, (45, 1)), random.uniform(4.5, 6.0, (45, 1))])
     y = x * np.sin(x) + random.normal(0.0, noise, (90, 1))
     return x.astype(np.float32), y.astype(np.float32)
@@ -29,8 +29,9 @@ def classification_2d(seed: int = 42, per_class: int = 40) -> tuple[np.ndarray, 
 
 
 def far_from_the_ring(seed: int = 42) -> np.ndarray:
-    """Points unlike any of :func:`classification_2d`: 200 spread evenly over the annulus 11 <= r <= 30, and 50 of
-    variance 0.4 between the classes, at the origin.
+    """Out-of-distribution points for :func:`classification_2d`.
+
+    200 are uniform on the annulus 11 <= r <= 30; 50, of variance 0.4, lie between the classes, at the origin.
 
     Returns:
         x (250, 2) in float32; the first 200 are those of the annulus.

@@ -1,4 +1,4 @@
-"""What may stand in a user's file: finite numbers, whole numbers and text, or one line that says where it is not."""
+"""What a user's file may contain: finite numbers, integers and text; anything else is a one-line error with its place."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-Place = Callable[..., str]  # an index into an array -> where people find it in the file
+Place = Callable[..., str]  # an index into an array -> its position in the file, for messages
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def as_inputs(x: np.ndarray, place: Place) -> np.ndarray:
 
 
 def as_targets(y: np.ndarray, place: Place) -> np.ndarray:
-    """Finite numbers, whole numbers or text; one label a row in one dimension."""
+    """Finite floats, integers or text; one label per row in one dimension."""
     if y.dtype.kind == "f":
         return finite(y, place)
     if y.dtype.kind not in "iubU":
@@ -40,7 +40,7 @@ def as_targets(y: np.ndarray, place: Place) -> np.ndarray:
 
 
 def typed(cells: list[str], place: Place) -> np.ndarray:
-    """A column of integers, of numbers or of text, whichever fits first; half numbers, half text is a mistake."""
+    """A column of integers, floats or text, whichever fits first; a mix of numbers and text is an error."""
     for kind in (int, float):
         try:
             return np.array([kind(cell) for cell in cells], np.dtype(kind))

@@ -1,4 +1,4 @@
-"""Files out of a downloaded tar archive: named ones only, through memory, nothing ever extracted by path."""
+"""Reads named files from a downloaded tar archive into memory; nothing is ever extracted by path."""
 
 import gzip
 import io
@@ -10,15 +10,14 @@ from pathlib import Path
 from stein.datasets import sources
 from stein.datasets.sources import File
 
-MOST_MEMBERS = 1000  # before all wanted ones are found; a hundred thousand empty members are an attack
+MOST_MEMBERS = 1000  # members to read before giving up; a hundred thousand empty members are an attack
 WRONG = "it is not the archive it should be"
 
 
 def members(path: Path, files: Sequence[File], unpacked: int, where: str) -> Iterator[tuple[File, bytes]]:
-    """Each of ``files`` with its verified content, as they come in the archive.
+    """Each of ``files`` with its verified content, in archive order.
 
-    A member counts by its name alone; others are passed over, wherever they would like to be written. At most
-    ``unpacked`` bytes are decompressed.
+    Members are matched by name, and other members are skipped. At most ``unpacked`` bytes are decompressed.
     """
     wanted = {file.path: file for file in files}
     try:
@@ -33,7 +32,7 @@ def members(path: Path, files: Sequence[File], unpacked: int, where: str) -> Ite
                 if member.name in wanted:
                     file = wanted.pop(member.name)
                     yield file, _content(archive, member, file, f"{where}: {member.name}")
-                if not wanted:  # what comes after is nobody's business
+                if not wanted:  # the rest is not needed
                     return
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         with path.open("rb") as raw:
@@ -45,7 +44,7 @@ def members(path: Path, files: Sequence[File], unpacked: int, where: str) -> Ite
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, file: File, where: str) -> bytes:
-    stream = archive.extractfile(member) if member.isreg() else None  # never what a link points to
+    stream = archive.extractfile(member) if member.isreg() else None  # links are not followed
     if stream is None:
         raise ValueError(f"{where}: is no plain file; {WRONG}")
     if member.size > file.limit:
@@ -56,7 +55,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, file: File, wher
 
 
 class _Capped(io.BufferedIOBase):
-    """A stream that refuses to give more bytes than it may: what a bomb unpacks to is never read."""
+    """A stream that raises an error beyond its limit, so that a decompression bomb is never unpacked."""
 
     def __init__(self, stream: gzip.GzipFile, limit: int, where: str):
         self._stream, self._left, self._where = stream, limit, where

@@ -1,4 +1,4 @@
-"""What `stein data` says: which data sets there are, where they were found, and whether they are right."""
+"""The output of `stein data`: which data sets exist, where they are, and whether they are correct."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ from stein.datasets.sources import Dataset, File
 
 
 def chosen(names: Sequence[str]) -> list[Dataset]:
-    """The data sets of these names, all of them if there are none."""
+    """The data sets with these names; all if no names are given."""
     return [sources.dataset(name) for name in names] or list(sources.DATASETS.values())
 
 
@@ -34,7 +34,7 @@ def state(dataset: Dataset, data_dir: Path | None) -> str:
 
 
 def get(names: Sequence[str], data_dir: Path | None, offline: bool, progress: fetch.Progress) -> Iterator[str]:
-    """Download what is missing; a line for each data set when it is complete."""
+    """Download missing files; yields one line per complete data set."""
     if not names:
         raise ValueError(f"name what to fetch: all, or some of {', '.join(sources.DATASETS)}")
     if data_dir is not None and not offline:
@@ -45,7 +45,7 @@ def get(names: Sequence[str], data_dir: Path | None, offline: bool, progress: fe
 
 
 def verify(names: Sequence[str], data_dir: Path | None) -> Iterator[str]:
-    """A line for each data set that is right; ValueError at the end if anything was wrong or nothing was there."""
+    """Yields one line per correct data set; raises ValueError at the end if any was wrong or none was found."""
     complaints, verified = [], 0
     for dataset in chosen(names):
         here = found(dataset, data_dir)

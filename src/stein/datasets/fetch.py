@@ -1,7 +1,7 @@
-"""Downloads that end with the right file under its name, or with none: retried, resumed, verified, then renamed.
+"""Downloads that are retried, resumed, verified and then renamed: the result is the correct file or none.
 
-What is not complete yet lies in ``.partial`` of the data root, where nothing reads it but the next attempt. It stays
-there when the connection was lost, and is deleted when it turned out to be wrong.
+Incomplete files are in ``.partial`` of the data root, where only the next attempt reads them. They are kept if the
+connection is lost. Files that fail verification are deleted.
 """
 
 import contextlib
@@ -23,28 +23,27 @@ from stein.datasets.sources import Download, File
 from stein.storage import durable
 
 Progress = Callable[[str, int], Callable[[int], None]]
-"""Called with the words for a piece of work and its length (of a download in kB); returns a function that is told how
-much is done."""
+"""Called with a task's description and length (in kB for downloads); returns a function to report how much is done."""
 
-ATTEMPTS = 4  # in a row without getting any further
-PAUSE = 1.0  # seconds before the second; then twice as many each time
-TIMEOUT = 30.0  # seconds of silence that count as a lost connection
+ATTEMPTS = 4  # in a row without progress
+PAUSE = 1.0  # seconds before the second attempt; doubles each time
+TIMEOUT = 30.0  # seconds without data after which the connection counts as lost
 
 
 class _LostError(Exception):
-    """The server did not answer or stopped in the middle: worth another attempt."""
+    """The server did not answer or stopped midway: retry."""
 
 
 class _RefusedError(Exception):
-    """The server answered, and not with the file: another attempt would end like this one."""
+    """The server answered, but not with the file: a retry would not help."""
 
 
 def obtain(
     files: Sequence[File], data_dir: Path | None = None, offline: bool = False, progress: Progress | None = None
 ) -> list[Path]:
-    """Where the files are, downloaded first if they are nowhere.
+    """The paths of the files, which are downloaded if necessary.
 
-    Downloads go to ``data_dir`` if given, else to the user's cache. With ``offline`` no socket is opened.
+    Downloads go to ``data_dir``; default: the user's cache. With ``offline`` no connection is opened.
     """
     missing = [file for file in files if sources.find(file, data_dir) is None]
     if missing and offline:
@@ -65,14 +64,14 @@ def _found(file: File, data_dir: Path | None) -> Path:
 
 
 def download(files: Sequence[File], root: Path, progress: Progress | None = None) -> None:
-    """Fetch files into a data root; what another process fetched in the meantime is taken as it is.
+    """Fetch files into a data root; files that another process fetched in the meantime are used.
 
     Raises:
-        ValueError: what came is not what it should be.
-        ConnectionError: nothing came.
+        ValueError: a server sent the wrong content.
+        ConnectionError: no server sent the file.
     """
     folder = root / ".partial"
-    progress = functools.cache(progress) if progress else None  # a second connection goes on with the same bar
+    progress = functools.cache(progress) if progress else None  # a second connection continues the same bar
     try:
         for wanted in dict.fromkeys(file.download for file in files):
             if wanted is None:
@@ -83,13 +82,13 @@ def download(files: Sequence[File], root: Path, progress: Progress | None = None
                 if missing:
                     _from_some_mirror(wanted, missing, root, folder / f"{wanted.name}.part", progress)
     finally:
-        with contextlib.suppress(OSError):  # unless somebody else is at work in it
+        with contextlib.suppress(OSError):  # another process may be using it
             folder.rmdir()
 
 
 @contextlib.contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """One process at a time; the others wait, and then find the work done."""
+    """One process at a time; the others wait, and then find the files."""
     while (file := _claimed(lock)) is None:
         pass
     with file:
@@ -100,8 +99,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def _claimed(lock: Path) -> IO[bytes] | None:
-    """The lock, as soon as it is free; None if whoever had it tidied it or its directory away, and others may hold a
-    new one."""
+    """The lock, as soon as it is free; None if its holder deleted it, so that another process may hold a new one."""
     lock.parent.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         lock.parent.mkdir()
@@ -129,12 +127,12 @@ def _from_some_mirror(
             complaints.append(f"{url}: {error}")
         except ValueError as error:
             part.unlink(missing_ok=True)
-            if resumed:  # its beginning may have been of another file
+            if resumed:  # the resumed part may belong to another file
                 mirrors.insert(0, url)
                 continue
             complaints.append(str(error).removesuffix(f"; {sources.AGAIN}"))
             wrong_content = True
-        except OSError:  # the disk is full, say: do not fill it further
+        except OSError:  # for example a full disk: do not fill it further
             part.unlink(missing_ok=True)
             raise
     advice = "try again later, or put the file under --data-dir or STEIN_DATA"
@@ -142,7 +140,7 @@ def _from_some_mirror(
 
 
 def _receive(url: str, wanted: Download, part: Path, progress: Progress | None) -> None:
-    """All of a download in ``part``, over as many connections as it takes."""
+    """The complete download in ``part``, over as many connections as necessary."""
     failures, furthest = 0, 0
     while True:
         try:
@@ -157,7 +155,7 @@ def _receive(url: str, wanted: Download, part: Path, progress: Progress | None) 
 
 
 def _connect(url: str, wanted: Download, part: Path, progress: Progress | None) -> None:
-    """One connection: what is missing of ``part``, or all of it where the server cannot start in the middle."""
+    """One connection: the rest of ``part``, or all of it if the server does not support ranges."""
     done = part.stat().st_size if part.exists() else 0
     with _answer(url, done, part) as answer:
         if answer.status != 206:
@@ -185,7 +183,7 @@ def _answer(url: str, done: int, part: Path) -> http.client.HTTPResponse:
         answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)  # noqa: S310 - our own
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # there is no such rest: this was no beginning of that file
+        if error.code == 416:  # range not satisfiable: `part` belongs to another file
             part.unlink()
             raise _LostError("the file there is shorter than what was fetched before") from None
         reason = " ".join(f"answers {error.code} {error.reason}".split())
@@ -208,12 +206,12 @@ def _chunk(answer: http.client.HTTPResponse) -> bytes:
 
 
 def _accept(url: str, wanted: Download, files: Sequence[File], root: Path, part: Path) -> None:
-    """What was received takes its place, if it is right."""
+    """Verify a download and move it to its final path."""
     if wanted.unpacked:
         for file, content in archives.members(part, files, wanted.unpacked, url):
-            place = _place(file, root)
-            durable.sweep(place.parent)  # the lock makes this process the only writer
-            durable.replace(place, content)
+            path = _place(file, root)
+            durable.sweep(path.parent)  # the lock makes this process the only writer
+            durable.replace(path, content)
         part.unlink()
         return
     (file,) = files
@@ -222,7 +220,7 @@ def _accept(url: str, wanted: Download, files: Sequence[File], root: Path, part:
 
 
 def _place(file: File, root: Path) -> Path:
-    """Where the file goes, in a directory that is there."""
+    """The final path of the file; its directory is created."""
     path = root / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

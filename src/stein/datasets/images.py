@@ -1,4 +1,4 @@
-"""Images as they are stored, one byte a pixel and colour, and as networks want them. No file is ever executed."""
+"""Images as stored, one byte per pixel and colour, and as network inputs. No file is ever executed."""
 
 import io
 import math
@@ -15,13 +15,13 @@ from stein.datasets import sources
 from stein.datasets.fetch import Progress, obtain
 
 MOST_BYTES = 4 * 2**30  # of a user's own images, unpacked
-MOST_RATIO = 100  # of unpacked to packed bytes; images are nowhere near
+MOST_RATIO = 100  # of unpacked to packed bytes; images stay far below
 
 
 class Images(NamedTuple):
     """Images ``x`` (n, height, width, colours) in uint8, from 0 to ``top``, and their classes ``y``, if known.
 
-    ``note`` is what must be said beside any figure that comes from them.
+    ``note`` must accompany any result that uses them.
     """
 
     x: np.ndarray
@@ -38,21 +38,21 @@ def load_images(
     offline: bool = False,
     progress: Progress | None = None,
 ) -> Images:
-    """A data set by its name, verified by its digest, or the images in a ``.npy`` or ``.npz`` file, without labels.
+    """A named data set, verified by its digest, or unlabelled images from a ``.npy`` or ``.npz`` file.
 
-    Looked for in ``data_dir``, STEIN_DATA, the system's package and the user's cache, then downloaded.
+    Searched in ``data_dir``, STEIN_DATA, the system's package and the user's cache, then downloaded.
 
     Args:
         name: fashion-mnist, mnist, cifar10, svhn, digits, or a path. A file has uint8 images (n, height, width) or
-            (n, height, width, colours), an archive has them as the array x or as its only one.
+            (n, height, width, colours); in an archive, as the array x or the only array.
         part: which part of a named data set; a file has only one.
-        data_dir: a directory with torchvision's folder names. Downloads go there too, else to the user's cache.
-        offline: open no socket; what is not on this machine is an error.
+        data_dir: a directory with torchvision's folder names. Downloads go there too. Default: the user's cache.
+        offline: open no connection; a missing file is an error.
         progress: as ``stein.cli.terminal.bars`` makes it.
 
     Raises:
         ValueError: one line with the file and what is wrong with it.
-        ConnectionError: no server sends it.
+        ConnectionError: no server sent it.
     """
     if Path(name).suffix.lower() in (".npy", ".npz"):
         return Images(_own_images(Path(name)), None, Path(name).stem)
@@ -100,7 +100,7 @@ def _svhn(name: str, part: str, paths: Paths) -> Images:
     file = sources.SVHN_TRAIN if part == "train" else sources.SVHN_TEST
     (path,) = paths(file)
     content = sources.read(path, file)
-    sources.check(content, file, str(path))  # first: SciPy's reader is no place for a stranger's file
+    sources.check(content, file, str(path))  # first: SciPy's reader is not safe for untrusted files
     return Images(*_read_svhn(content, str(path)), name)
 
 
@@ -110,14 +110,14 @@ def _svhn_partial(path: Path) -> Images:
 
 
 def _digits(name: str, part: str, paths: Paths) -> Images:
-    """The first 1,437 are for training: writers of the last 360 were not seen before."""
+    """The first 1,437 are for training; the last 360 are by other writers."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
         raise ImportError("digits come with scikit-learn: pip install 'stein[sklearn]'") from None
-    found = load_digits()
+    digits = load_digits()
     rows = slice(None, 1437) if part == "train" else slice(1437, None)
-    return Images(found.images[rows, ..., None].astype(np.uint8), found.target[rows].astype(np.int32), name, top=16)
+    return Images(digits.images[rows, ..., None].astype(np.uint8), digits.target[rows].astype(np.int32), name, top=16)
 
 
 _READERS: dict[str, Callable[[str, str, Paths], Images]] = {
@@ -130,7 +130,7 @@ _READERS: dict[str, Callable[[str, str, Paths], Images]] = {
 
 
 def _verified(path: Path, file: sources.File, reader: Callable[[bytes, str], Any]) -> Any:
-    """What is in a file. The reader goes first, because it can say more about what is wrong than a digest."""
+    """The content of a file. The reader runs before the digest check, because its errors are more specific."""
     content = sources.read(path, file)
     result = reader(content, str(path))
     sources.check(content, file, str(path))
@@ -156,7 +156,7 @@ def _read_idx(content: bytes, where: str) -> np.ndarray:
 
 
 def _read_cifar(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """CIFAR-10's binary format: a byte for the class, then 1,024 each of red, green and blue."""
+    """CIFAR-10's binary format: one byte for the class, then 1,024 each of red, green and blue."""
     if not content or len(content) % 3073:
         what = "a web page" if sources.is_web_page(content) else f"{len(content)} bytes are no multiple of 3073"
         raise ValueError(f"{where}: is no batch of CIFAR-10, {what}; {sources.AGAIN}")
@@ -202,7 +202,7 @@ def _own_images(path: Path) -> np.ndarray:
 
 
 def _only_array(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
-    """The member with the images, if its sizes are believable; zipfile reads no more than it declares."""
+    """The member with the images, if its sizes are plausible; zipfile reads no more than they declare."""
     names = Counter(archive.namelist())
     twice = [name for name, count in names.items() if count > 1]
     if twice:
@@ -219,7 +219,7 @@ def _only_array(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
 
 
 def _array(content: bytes, where: str) -> np.ndarray:
-    """An array in NumPy's format. Its header is compared with what is there before anything is allocated."""
+    """An array in NumPy's format. Its header is compared with the content before anything is allocated."""
     file = io.BytesIO(content)
     try:
         old = np.lib.format.read_magic(file) == (1, 0)
@@ -240,7 +240,7 @@ def _array(content: bytes, where: str) -> np.ndarray:
 
 
 def _as_images(x: np.ndarray, where: str) -> np.ndarray:
-    """Images with an axis for colours, if they are images."""
+    """Images with a colour axis; raises ValueError for other arrays."""
     shape = x.shape
     if x.ndim == 3:
         x = x[..., None]

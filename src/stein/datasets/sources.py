@@ -1,4 +1,4 @@
-"""Data sets: their files, what must be in them, who sends them, and where they are looked for first."""
+"""Data sets: their files, digests and servers, and where they are searched."""
 
 import difflib
 import gzip
@@ -21,7 +21,7 @@ class Download(NamedTuple):
     name: str
     urls: tuple[str, ...]  # mirrors, tried in this order
     limit: int  # bytes; no honest copy has more
-    unpacked: int = 0  # the same for the contents of an archive; 0 is no archive
+    unpacked: int = 0  # the same for the contents of an archive; 0: not an archive
 
 
 class File(NamedTuple):
@@ -31,8 +31,8 @@ class File(NamedTuple):
     limit: int  # bytes after decompression; no honest copy has more
     digests: tuple[str, ...]  # of the decompressed content: gzip headers differ between copies of the same data
     download: Download | None = None
-    also: tuple[str, ...] = ()  # other paths in a data root where people have it
-    packaged: str = ""  # where a package of the operating system puts it
+    also: tuple[str, ...] = ()  # other usual paths in a data root
+    packaged: str = ""  # path in a package of the operating system
 
 
 class Dataset(NamedTuple):
@@ -42,11 +42,11 @@ class Dataset(NamedTuple):
     about: str
     licence: str
     files: tuple[File, ...]
-    instead: tuple[File, ...] = ()  # what there is where the files are not at hand
+    instead: tuple[File, ...] = ()  # substitutes if the files are missing
 
 
 def _idx(folder: str, mirrors: tuple[str, ...], digests: str, package: str = "") -> tuple[File, ...]:
-    """The four files of MNIST, or of what follows its format."""
+    """The four files of MNIST, or of a set in its format."""
     names = (f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
     sizes = (47_040_016, 60_008, 7_840_016, 10_008)
     files = []
@@ -64,7 +64,7 @@ def _svhn(name: str, size: int, *digests: str) -> File:
 
 
 def _uci() -> list[Dataset]:
-    """Four tables with their splits; the digests, too many for a module, are in a file that `sha256sum -c` reads."""
+    """Four tables with their splits; the digests, too many for a module, are in a file for `sha256sum -c`."""
     about = {
         "concrete": "1,030 rows of 8 inputs: strength of concrete",
         "energy": "768 rows of 8 inputs: heating load of buildings",
@@ -118,8 +118,8 @@ _CIFAR_ARCHIVE = Download(
     unpacked=len(_CIFAR) * _CIFAR_SIZE + MEGABYTE,
 )
 
-# No file of the full SVHN was at hand when this was written. The MD5 sums are those that torchvision has, the SHA-256
-# sums and sizes those that TensorFlow Datasets has; a file must agree with both.
+# The full SVHN was not available when this was written. The MD5 sums are from torchvision, the SHA-256 sums and sizes
+# from TensorFlow Datasets; a file must agree with both.
 SVHN_TRAIN = _svhn(
     "train_32x32.mat",
     182_040_794,
@@ -175,7 +175,7 @@ DATASETS: dict[str, Dataset] = {
 
 
 def dataset(name: str) -> Dataset:
-    """The data set of this name, or ValueError with the nearest one."""
+    """The data set of this name; raises ValueError with the nearest name."""
     if name in DATASETS:
         return DATASETS[name]
     near = difflib.get_close_matches(name.lower(), DATASETS, n=1)
@@ -187,13 +187,13 @@ def dataset(name: str) -> Dataset:
 
 
 def cache_folder() -> Path | None:
-    """Where downloads go unless told otherwise; None on a machine without a home."""
+    """The default directory for downloads; None without a home directory."""
     cache = durable.user_cache()
     return cache and cache / "data"
 
 
 def find(file: File, data_dir: Path | None = None) -> Path | None:
-    """The first place that has the file: ``data_dir``, STEIN_DATA, the system's package, the cache."""
+    """The first path that exists: in ``data_dir``, STEIN_DATA, the system's package, the cache."""
     roots = {"--data-dir": data_dir, "STEIN_DATA": os.environ.get("STEIN_DATA") or None}
     named = {what: Path(root) for what, root in roots.items() if root is not None}
     for what, root in named.items():
@@ -212,7 +212,7 @@ def find(file: File, data_dir: Path | None = None) -> Path | None:
 
 
 def read(path: Path, file: File, where: str = "") -> bytes:
-    """The decompressed content, and never more of it than the file may have: a bomb is not unpacked."""
+    """The decompressed content, up to the file's limit, so that a decompression bomb is not unpacked."""
     where = where or str(path)
     try:
         with path.open("rb") as raw:
@@ -226,7 +226,7 @@ def read(path: Path, file: File, where: str = "") -> bytes:
 
 
 def check(content: bytes, file: File, where: str) -> None:
-    """ValueError unless this is what must be in the file, bit for bit."""
+    """Raise ValueError if the content differs from the file's digests."""
     found = [_digest(content, wanted) for wanted in file.digests]
     if found != list(file.digests):
         raise ValueError(f"{where}: {_difference(content, found, file.digests)}; {AGAIN}")
@@ -236,7 +236,7 @@ AGAIN = "delete it, and `stein data fetch` gets it again"
 
 
 def is_web_page(content: bytes) -> bool:
-    """Whether somebody sent HTML in the place of data, as login pages and proxies do."""
+    """Whether the content is HTML instead of data, as from login pages and proxies."""
     return content[:64].lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml"))
 
 

@@ -1,4 +1,4 @@
-"""The UCI regression tables with the twenty splits that everybody reports."""
+"""The UCI regression tables with the twenty standard splits."""
 
 from pathlib import Path
 

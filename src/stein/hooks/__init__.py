@@ -1,14 +1,14 @@
-"""What happens between two chunks of training: the usual hooks for :func:`stein.train.run`.
+"""Hooks for :func:`stein.train.run`, called between two chunks of training.
 
-A hook is a function of a :class:`~stein.train.Moment`; yours stands beside these::
+A hook is a function of a :class:`~stein.train.Moment`; your own can be used beside these::
 
     with hooks.progress() as bar, hooks.tensorboard("tb") as board:
         train.run(algorithm, state, batches, 10_000, chunk=100, hooks=[
             hooks.diagnostics(algorithm, batches), board, bar, hooks.Checkpoints("checkpoints", every=1000),
         ])
 
-They run on the host in the order given and nothing runs in the background: an error in one of them ends the training
-there and then.
+They run on the host in the given order and never in the background: an error in one of them ends the training at
+once.
 """
 
 from stein.hooks.measures import diagnostics, evaluation, members

@@ -1,4 +1,4 @@
-"""Hooks that measure: the numbers that they return go into the metrics of the step."""
+"""Hooks that measure: the numbers they return become metrics of the step."""
 
 import math
 import warnings
@@ -22,11 +22,12 @@ def diagnostics(
     batches: Batches | Batch | Callable[[int], Any] | None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Hook:
-    """Measures :func:`stein.ensembles.diagnose`, and warns, once for each trouble, when the members have collapsed or
-    no longer interact: ten times in a row, or at the end of the run.
+    """Measures :func:`stein.ensembles.diagnose`; warns when members collapse or no longer interact.
+
+    Each warning comes once, after ten measurements in a row or at the end of the run.
 
     Args:
-        batches: what is trained on, or one batch to look at every time, where training takes an iterable.
+        batches: the training data, or a fixed batch if training uses an iterable.
     """
     times: Counter[str] = Counter()
 
@@ -43,9 +44,9 @@ def diagnostics(
             if trouble not in found and times[trouble] < 10:
                 del times[trouble]
         times.update(found.keys())
-        for trouble, words in found.items():
+        for trouble, message in found.items():
             if times[trouble] == 10 or (times[trouble] < 10 and moment.step == moment.last_step):
-                warn(f"step {moment.step}: {words}")
+                warn(f"step {moment.step}: {message}")
         return numbers
 
     return hook
@@ -53,7 +54,7 @@ def diagnostics(
 
 @partial(jax.jit, static_argnums=0)
 def _examine(diagnose: Callable, state: State, batches: Batches | None, cursor: Any) -> dict[str, jax.Array]:
-    """The diagnosis on the batch of the next step; compiled once for an algorithm."""
+    """The diagnosis on the batch of the next step; compiled once per algorithm."""
     if batches is None:
         return diagnose(state, None)
     rows = jax.tree.map(lambda row: row[0], batches.indices(cursor, 1))
@@ -66,7 +67,7 @@ def _examine_on(diagnose: Callable, state: State, batch: Batch) -> dict[str, jax
 
 
 def members() -> Hook:
-    """Measures each member's log-likelihood and log-prior, means over the chunk; ``None`` for the dead."""
+    """Measures each member's mean log-likelihood and log-prior over the chunk; ``None`` for dead members."""
 
     def hook(moment: Moment) -> dict[str, list[float | None]]:
         means = {name: np.asarray(getattr(moment.info, name)).mean(axis=0) for name in ("log_likelihood", "log_prior")}
@@ -79,7 +80,7 @@ def members() -> Hook:
 
 
 def evaluation(evaluate: Callable[[State], Mapping[str, float]], every: int = 0) -> Hook:
-    """Measures ``evaluate(state)`` every so many steps (0: not before the end) and at the last step."""
+    """Measures ``evaluate(state)`` every ``every`` steps (0: never) and at the last step."""
 
     def hook(moment: Moment) -> Mapping[str, float] | None:
         if moment.step == moment.last_step or (every and moment.step % every == 0):

@@ -1,4 +1,4 @@
-"""Hooks that keep: the log, checkpoints, and the end of a run that no longer improves."""
+"""Hooks for the log, checkpoints and early stopping."""
 
 import json
 import math
@@ -14,17 +14,17 @@ from stein.train import Hook, Moment
 
 
 def early_stopping(patience: int, metric: str = "test_nll", past: Iterable[Mapping[str, Any]] = ()) -> Hook:
-    """Ends the run when ``metric``, the lower the better, has not improved for ``patience`` evaluations.
+    """Ends the run when ``metric`` (lower is better) has not improved for ``patience`` evaluations.
 
     Args:
-        past: the metrics of the run so far, where it is resumed.
+        past: the metrics so far, if the run is resumed.
     """
     if patience < 1:
         raise ValueError(f"patience = {patience}: must be at least 1")
     seen = [row[metric] for row in past if metric in row]
 
     def hook(moment: Moment) -> bool:
-        # The log, which `past` is from, has no others.
+        # Only finite values: the log, which `past` comes from, has no others.
         if metric in moment.metrics and is_finite(moment.metrics[metric]):
             seen.append(moment.metrics[metric])
         return has_stalled(seen, patience)
@@ -33,14 +33,14 @@ def early_stopping(patience: int, metric: str = "test_nll", past: Iterable[Mappi
 
 
 def has_stalled(values: Sequence[float], patience: int) -> bool:
-    """Whether none of the last ``patience`` values is below all before them."""
+    """Whether none of the last ``patience`` values is below all earlier ones."""
     return len(values) > patience and min(values[-patience:]) >= min(values[:-patience])
 
 
 class Log:
-    """A line of JSON with the step and its metrics at the end of a file; numbers that are not finite are left out.
+    """Appends the step and its metrics to a file, one JSON line each; non-finite numbers are left out.
 
-    Lines that a full disk refuses are kept for the next time; the first of them makes a warning.
+    If the disk is full, lines are kept for the next attempt; the first failure gives a warning.
     """
 
     def __init__(self, path: Path | str, warn: Callable[[str], None] = warnings.warn):
@@ -59,12 +59,12 @@ class Log:
             self._waiting = True
 
     def write(self) -> int:
-        """Write what is pending; returns the size of the file."""
+        """Write the pending lines; returns the size of the file."""
         if self._pending:
             try:
                 durable.append(self.path, self._pending)
             except OSError:
-                os.truncate(self.path, self._size)  # half a line would spoil the next
+                os.truncate(self.path, self._size)  # half a line would corrupt the next
                 raise
             self._size += len(self._pending)
             self._pending, self._waiting = b"", False
@@ -72,15 +72,15 @@ class Log:
 
 
 class Checkpoints:
-    """Saves the state every so many steps and at the last one, and keeps the newest ``keep`` and the best.
+    """Saves the state every ``every`` steps and at the last one, and keeps the newest ``keep`` and the best.
 
-    A full disk does not end the run at once: the old checkpoints stay, and it is tried again at the next interval. The
-    first failure in a row makes a warning, the third is raised.
+    A full disk does not end the run at once: the old checkpoints stay, and saving is tried again at the next interval.
+    The first failure gives a warning; the third in a row is raised.
 
     Args:
-        best: name of the metric, the lower the better, whose best checkpoint is kept too.
-        facts: called before each save; what it returns goes into the manifest.
-        past: the metrics of the run so far, where it is resumed.
+        best: name of a metric (lower is better) whose best checkpoint is kept too.
+        facts: called before each save; its result goes into the manifest.
+        past: the metrics so far, if the run is resumed.
     """
 
     def __init__(

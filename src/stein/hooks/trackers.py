@@ -1,4 +1,4 @@
-"""Hooks that report the metrics of a step to somebody: a terminal, TensorBoard, MLflow, Weights & Biases."""
+"""Hooks that report the metrics of a step: to a terminal, TensorBoard, MLflow, Weights & Biases."""
 
 import contextlib
 import sys
@@ -14,10 +14,10 @@ from stein.train import Hook, Moment
 
 @contextlib.contextmanager
 def progress(show: bool = True, start: int = 0) -> Iterator[Hook]:
-    """A bar with speed, time left, loss and the state of the ensemble; plain lines where stderr is no terminal.
+    """A bar with speed, time left, loss and the state of the ensemble; plain lines if stderr is not a terminal.
 
     Args:
-        start: the step that the run starts from, where it is resumed.
+        start: the first step, if the run is resumed.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -38,7 +38,7 @@ def progress(show: bool = True, start: int = 0) -> Iterator[Hook]:
         text = f"{speed:.0f} step/s  {_headline(moment.metrics)}"
         bar.update(task, completed=moment.step, total=moment.last_step, description=text, refresh=True)
         if not console.is_terminal:
-            with contextlib.suppress(OSError):  # a reader who left
+            with contextlib.suppress(OSError):  # the reader closed the pipe
                 print(f"step {moment.step}/{moment.last_step}  {text}", file=sys.stderr, flush=True)
 
     with bar:
@@ -47,7 +47,7 @@ def progress(show: bool = True, start: int = 0) -> Iterator[Hook]:
 
 
 class Stopwatch:
-    """Steps a second over the last chunks; the first one, which compiles, counts only until there are others."""
+    """Steps per second over the last chunks; the first, which compiles, counts only until there are others."""
 
     def __init__(self, start: int):
         self._marks = [(start, time.monotonic())]
@@ -64,18 +64,17 @@ class Stopwatch:
 
 @contextlib.contextmanager
 def tensorboard(folder: Path | str, start: int = 0, warn: Callable[[str], None] = warnings.warn) -> Iterator[Hook]:
-    """Every metric as a scalar in an event file that TensorBoard opens, in the groups of :func:`tag`; a full disk ends
-    it, with a warning.
+    """Writes every metric as a TensorBoard scalar, in the groups of :func:`tag`; a full disk ends it, with a warning.
 
     Args:
-        start: the step that the run has done; TensorBoard forgets what an earlier attempt wrote after it.
+        start: the steps already done; TensorBoard drops what an earlier attempt wrote after them.
     """
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog
     from tensorboardX.summary import scalar
 
     Path(folder).mkdir(parents=True, exist_ok=True)
-    # Events are written here and now: the usual writer's thread would lose them, and its errors, at the end.
+    # Events are written synchronously: the usual writer's thread could lose them, and its errors, at exit.
     writer = EventsWriter(str(Path(folder) / "events"), f".{time.time_ns()}")
     writer.write_event(Event(wall_time=time.time(), step=start + 1, session_log=SessionLog(status=SessionLog.START)))
 
@@ -96,7 +95,7 @@ def tensorboard(folder: Path | str, start: int = 0, warn: Callable[[str], None] 
     try:
         yield hook
     finally:
-        with contextlib.suppress(OSError):  # told before
+        with contextlib.suppress(OSError):  # already reported
             writer.close()
 
 
@@ -108,9 +107,9 @@ GROUPS = {
 
 
 def tag(name: str) -> str:
-    """A metric's name in TensorBoard, where what stands before the slash is a group: ``test_nll`` is ``test/nll``.
+    """A metric's name in TensorBoard, where the part before the slash is a group: ``test_nll`` is ``test/nll``.
 
-    A name with a slash of its own stays as it is; one that no group knows is in ``other``.
+    A name with a slash is unchanged; one without a known group goes to ``other``.
 
     >>> tag("test_nll"), tag("bandwidth_weights"), tag("mine"), tag("mine/loss")
     ('test/nll', 'kernel/bandwidth_weights', 'other/mine', 'mine/loss')
@@ -125,7 +124,7 @@ def tag(name: str) -> str:
 
 @contextlib.contextmanager
 def mlflow(uri: str, name: str, parameters: Mapping[str, Any] | None = None) -> Iterator[Hook]:
-    """Every metric to an MLflow tracking server or directory; a run of this ``name`` is taken up again.
+    """Sends every metric to an MLflow tracking server or directory; an existing run of this ``name`` is continued.
 
     Needs the extra ``stein[mlflow]``.
     """
@@ -157,8 +156,9 @@ def mlflow(uri: str, name: str, parameters: Mapping[str, Any] | None = None) -> 
 
 @contextlib.contextmanager
 def wandb(project: str, name: str, parameters: Mapping[str, Any] | None = None) -> Iterator[Hook]:
-    """Every metric to Weights & Biases (``WANDB_MODE=offline`` writes files only); a run of this ``name`` is taken up
-    again.
+    """Sends every metric to Weights & Biases; an existing run of this ``name`` is continued.
+
+    ``WANDB_MODE=offline`` writes files only.
 
     Needs the extra ``stein[wandb]``.
     """
@@ -177,7 +177,7 @@ def _scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _headline(metrics: Mapping[str, Any]) -> str:
-    """What a person watches: loss, members alive, bandwidth, repulsion over drive."""
+    """The headline numbers: loss, members alive, bandwidth, repulsion over drive."""
     parts = [f"loss {-metrics['log_likelihood']:.3g}", f"alive {metrics['alive']}"]
     labels = {
         "bandwidth_weights": "h_w",

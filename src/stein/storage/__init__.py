@@ -1,1 +1,1 @@
-"""Bytes that survive: files that are whole or absent, checkpoints, and how files from strangers are read."""
+"""Storage: files that are complete or absent, checkpoints, and safe reading of untrusted files."""

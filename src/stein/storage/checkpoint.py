@@ -1,8 +1,8 @@
-"""Checkpoints: a whole state on disk, which is loaded bit for bit or refused.
+"""Checkpoints: a complete state on disk, which is loaded bit for bit or rejected.
 
 A checkpoint is a directory ``step-00001200`` with three safetensors files and ``manifest.json``, which holds the size
-and SHA-256 of each of them and of itself. It appears under its name only when it is complete and on the disk
-(:mod:`stein.storage.durable`), and is read as if a stranger had written it (:mod:`stein.storage.untrusted`).
+and SHA-256 of each of them and of itself. It gets its name only when it is complete and on disk
+(:mod:`stein.storage.durable`), and is read as an untrusted file (:mod:`stein.storage.untrusted`).
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from stein import __version__
 from stein.storage import durable, untrusted
 from stein.storage.untrusted import CheckpointError, DamagedError
 
-FORMAT_VERSION = 2  # since 2 the facts of a run say how the key of its batches is derived; the files are as in 1
+FORMAT_VERSION = 2  # 2 adds to a run's facts how the key of its batches is derived; the files are as in 1
 MANIFEST = "manifest.json"
 FILES = {
     "particles.safetensors": ("particles",),
@@ -40,7 +40,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """Formats 1 and 2. In every format the first two fields and the signature stay as they are."""
+    """Formats 1 and 2. The first two fields and the signature are the same in every format."""
 
     format_version: Annotated[int, msgspec.Meta(ge=1)]
     written_by: str
@@ -58,13 +58,13 @@ def name_of(step: int) -> str:
 
 
 def save(folder: Path, state: Any, facts: Mapping[str, Any] = {}) -> Path:
-    """Write the state to ``folder/step-XXXXXXXX``; an intact checkpoint of that step is left as it is.
+    """Write the state to ``folder/step-XXXXXXXX``; an intact checkpoint of that step is not replaced.
 
     Args:
-        facts: whatever else belongs to the state, as JSON: a hash of the config, the length of a log.
+        facts: other data of the state, as JSON: a hash of the config, the length of a log.
 
     Returns:
-        The checkpoint's path; it is on the disk.
+        The path of the checkpoint, which is on disk.
     """
     generators: dict[str, str] = {}
     arrays = _on_host(_plain(state, generators))
@@ -74,7 +74,7 @@ def save(folder: Path, state: Any, facts: Mapping[str, Any] = {}) -> Path:
             verify(path)
             return path
         except DamagedError:
-            pass  # a run that fell back to an earlier step passes here again
+            pass  # a run that fell back to an earlier step saves this step again
     contents = {file: safetensors.numpy.save(_part(file, arrays)) for file in FILES}
     try:
         facts = json.loads(json.dumps(dict(facts), allow_nan=False))
@@ -118,7 +118,7 @@ def load(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
     """Verify a checkpoint, and build the state from it.
 
     Args:
-        like: a state of the same config, or only its shapes: ``jax.eval_shape(algorithm.init, key, n)``.
+        like: a state of the same config, or its shapes: ``jax.eval_shape(algorithm.init, key, n)``.
 
     Returns:
         The state, and the facts saved with it.
@@ -126,7 +126,7 @@ def load(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
     generators: dict[str, str] = {}
     expected = jax.eval_shape(lambda state: _plain(state, generators), like)
     manifest = read_manifest(path)
-    for file, saved in manifest["files"].items():  # before all else: the size of a wrong config's files is no damage
+    for file, saved in manifest["files"].items():  # first: a size that differs because of the config is not damage
         untrusted.check_described(path / MANIFEST, saved["tensors"], untrusted.described(_part(file, expected)))
     if manifest["generators"] != generators:
         theirs = untrusted.shown(str(manifest["generators"]))
@@ -175,7 +175,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """Compare every file with the manifest, without a config and whatever the tensors are. Returns the manifest."""
+    """Compare every file with the manifest, without a config. Returns the manifest."""
     manifest = read_manifest(path)
     for file, saved in manifest["files"].items():
         with untrusted.opened(path / file, saved["size"], saved["size"]) as opened:
@@ -196,7 +196,7 @@ def newest(folder: Path, like: Any, warn: Callable[[str], None]) -> tuple[Any, d
     """The newest good checkpoint: its state, its facts and its path. ``None`` if there is none, good or damaged.
 
     Args:
-        warn: told in one line of each damaged checkpoint that is passed over.
+        warn: called with one line for each damaged checkpoint that is skipped.
     """
     damaged: list[DamagedError] = []
     for path in steps(folder):
@@ -214,10 +214,10 @@ def newest(folder: Path, like: Any, warn: Callable[[str], None]) -> tuple[Any, d
 
 
 def prune(folder: Path, keep: int, best: Path | None = None, good: Path | None = None) -> None:
-    """Delete all but the newest ``keep`` checkpoints, the ``best`` one and, whatever happens, the newest good one.
+    """Delete all but the newest ``keep`` checkpoints, the ``best`` one and always the newest good one.
 
     Args:
-        good: one that is known to be good, such as the one just saved; unless given, files are read to find it.
+        good: a checkpoint known to be good, such as the one just saved. Default: files are read to find one.
     """
     found = steps(folder)
     spared = {path.name for path in [*found[:keep], best, good or next(filter(_is_good, found), None)] if path}
@@ -227,10 +227,10 @@ def prune(folder: Path, keep: int, best: Path | None = None, good: Path | None =
 
 
 def export(path: Path, particles: Any, about: Mapping[str, Any]) -> None:
-    """The particles alone in one safetensors file, which other tools read too.
+    """Write the particles to one safetensors file, which other tools can read.
 
     Its header has one entry, ``stein``: ``about`` as JSON, with a digest of it and of the particles. (safetensors
-    writes several entries in random order, and equal runs shall have equal files.)
+    writes several entries in random order, and equal runs must have equal files.)
     """
     arrays = _on_host(_named(particles, "particles"))
     signed = {**about, "sha256": _digest(arrays, about)}
@@ -238,9 +238,9 @@ def export(path: Path, particles: Any, about: Mapping[str, Any]) -> None:
 
 
 def load_export(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
-    """Particles with the structure, shapes and dtypes of ``like``, and what the file says about them.
+    """Particles with the structure, shapes and dtypes of ``like``, and their description.
 
-    A file whose digest does not fit is a :class:`DamagedError`; files of stein 0.1 have none.
+    Raises :class:`DamagedError` if the digest does not match; files of stein 0.1 have none.
     """
     expected = _named(like, "particles")
     arrays, metadata = untrusted.tensors(path, untrusted.read(path, untrusted.largest(expected)), expected)
@@ -251,7 +251,7 @@ def load_export(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What the file of an ensemble says about it; the particles are not read, and nothing is verified."""
+    """The description in an ensemble's file; the particles are not read, and nothing is verified."""
     return _about(path, untrusted.metadata(path))
 
 
@@ -277,7 +277,7 @@ def _is_good(path: Path) -> bool:
 
 
 def _named(tree: Any, root: str = "") -> dict[str, Any]:
-    """Leaves by the expression that gives them: ``particles[0].weight``."""
+    """Leaves by path: ``particles[0].weight``."""
     return {
         f"{root}{jax.tree_util.keystr(path)}".removeprefix("."): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -285,7 +285,7 @@ def _named(tree: Any, root: str = "") -> dict[str, Any]:
 
 
 def _plain(state: Any, generators: dict[str, str]) -> dict[str, Any]:
-    """Leaves by name, random keys as the numbers they are made of; the names of their generators go into a dict."""
+    """Leaves by name, random keys as raw data; the names of their generators go into a dict."""
     leaves = _named(jax.tree.map(jnp.asarray, state))
     for name, leaf in leaves.items():
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -294,17 +294,17 @@ def _plain(state: Any, generators: dict[str, str]) -> dict[str, Any]:
 
 
 def _on_host(leaves: dict[str, Any]) -> dict[str, np.ndarray]:
-    """In C order: safetensors writes the memory as it lies."""
+    """Arrays in C order, since safetensors writes the raw memory."""
     return {name: np.asarray(leaf, order="C") for name, leaf in jax.device_get(leaves).items()}
 
 
 def _part(file: str, leaves: dict[str, Any]) -> dict[str, Any]:
-    """The leaves that belong into a file."""
+    """The leaves that belong in a file."""
     return {name: leaf for name, leaf in leaves.items() if name.startswith(FILES[file])}
 
 
 def _signed(manifest: dict[str, Any]) -> bytes:
-    """The bytes of the manifest file. They are compared as a whole, so that no flipped bit means the same."""
+    """The bytes of the manifest file. They are compared as a whole, so that every flipped bit is detected."""
     digest = _sha256(json.dumps(manifest, allow_nan=False).encode())
     return json.dumps({**manifest, "sha256": digest}, allow_nan=False, separators=(",\n", ": ")).encode()
 

@@ -1,4 +1,4 @@
-"""Small files of ours: JSON, text and figures, written whole and read without fear."""
+"""Small files: JSON, text and figures, written atomically."""
 
 import io
 import json
@@ -10,7 +10,7 @@ from stein.storage import durable
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where the file is missing or was cut off by a crash."""
+    """A JSON object; empty if the file is missing or was truncated by a crash."""
     try:
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):

@@ -1,8 +1,8 @@
-"""Files that survive a crash: whole or absent, and on the disk before anything else relies on them.
+"""Files that survive a crash: complete or absent, and on disk before anything else relies on them.
 
-Everything that a run must not lose is written through here. The places where a crash must do no harm have names; with
+Everything that a run must not lose is written here. The points where a crash must be harmless have names; with
 ``STEIN_FAILPOINT=name:k`` in the environment the process kills itself with SIGKILL when it passes ``name`` for the k-th
-time (``name:k:SIGTERM`` sends another signal), which is how the tests crash it where it hurts most.
+time (``name:k:SIGTERM`` sends another signal), which the tests use.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _passed: Counter[str] = Counter()
 
 
 def passing(point: str) -> None:
-    """A named place where the process may die and nothing may break."""
+    """A named point where a crash must be harmless."""
     wanted = os.environ.get("STEIN_FAILPOINT")
     if wanted is None:
         return
@@ -30,19 +30,19 @@ def passing(point: str) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """A new file, on the disk when this returns."""
+    """Write a new file, which is on disk when this returns."""
     _write(path, "xb", data, path.name)
     sync(path)
     passing(f"{path.name}.synced")
 
 
 def append(path: Path, data: bytes) -> None:
-    """More bytes at the end of a file; on the disk only after :func:`sync`."""
+    """Append to a file; the bytes are on disk only after :func:`sync`."""
     _write(path, "ab", data, path.name)
 
 
 def sync(path: Path) -> None:
-    """What is in this file or directory reaches the disk."""
+    """Flush a file or directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -51,13 +51,13 @@ def sync(path: Path) -> None:
 
 
 def user_cache() -> Path | None:
-    """Where things may lie that can be made or fetched again; None on a machine without a home."""
+    """The user's cache directory; None without a home directory."""
     base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and f"{os.environ['HOME']}/.cache")
     return Path(base) / "stein" if base else None
 
 
 def replace(path: Path, data: bytes) -> None:
-    """A whole file in place of whatever was there: readers see the old one or the new one."""
+    """Replace a file atomically: readers see the old content or the new."""
     temporary = path.parent / f".tmp-{os.getpid()}-{uuid.uuid4().hex}-{path.name}"
     try:
         _write(temporary, "xb", data, path.name)
@@ -68,7 +68,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """A file that is complete takes its name, in place of whatever was there. Both are on the same disk."""
+    """Rename a complete file to its final path, replacing any old file. Both are on the same disk."""
     sync(temporary)
     passing(f"{path.name}.rename")
     os.replace(temporary, path)
@@ -78,7 +78,7 @@ def publish(temporary: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A directory that appears under its name when its contents are complete and on the disk, or not at all.
+    """A directory that gets its name when its contents are complete and on disk, or not at all.
 
     Yields the temporary directory to fill (with :func:`write`).
     """
@@ -97,7 +97,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Delete a directory; a crash leaves it whole or leaves only a temporary directory."""
+    """Delete a directory; a crash leaves it complete or leaves only a temporary directory."""
     temporary = folder.parent / f".tmp-{os.getpid()}-{uuid.uuid4().hex}"
     passing("folder.remove")
     os.rename(folder, temporary)
@@ -107,13 +107,13 @@ def remove(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Delete what crashes left behind. Only for the one writer of the directory."""
+    """Delete what crashes left behind. Only the directory's single writer may call this."""
     for leftover in folder.glob(".tmp-*"):
         shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
 
 
 def _write(path: Path, mode: str, data: bytes, name: str) -> None:
-    """In two halves, so that a crash between them leaves a torn file."""
+    """Write in two halves, so that a test crash between them leaves a torn file."""
     passing(f"{name}.open")
     with io.FileIO(path, mode) as file:
         _write_all(file, memoryview(data)[: len(data) // 2])

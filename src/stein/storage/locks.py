@@ -1,4 +1,4 @@
-"""One writer per directory. The kernel frees a lock when its holder dies, however that happens: none is stale."""
+"""One writer per directory. The kernel releases a lock when its holder dies, so no lock is stale."""
 
 import contextlib
 import fcntl
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 class LockedError(ValueError):
-    """Another process writes to this directory."""
+    """Another process is writing to this directory."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Be the only writer in a directory, or fail within a second."""
+    """Lock a directory for writing, or fail within a second."""
     for attempt in range(5):
         with open(folder / ".lock", "a+", encoding="utf-8") as file:
             try:
@@ -25,7 +25,7 @@ def locked(folder: Path) -> Iterator[None]:
                     file.seek(0)
                     holder = file.read().strip() or "another process"
                     raise LockedError(f"{folder}: in use by {holder}; wait for it, or use another --out") from None
-                time.sleep(0.1)  # a reader may have been looking (`is_locked`)
+                time.sleep(0.1)  # a reader may hold it briefly (`is_locked`)
                 continue
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
@@ -35,7 +35,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether another process writes to a directory now."""
+    """Whether another process is writing to a directory."""
     try:
         with open(folder / ".lock", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Reading files that may come from strangers: safetensors and JSON, checked before they are believed.
+"""Reading untrusted files: safetensors and JSON, checked before use.
 
 Nothing in a file is executed, imported or used as a path, links and pipes are not followed, and nothing is allocated
-before its size is known to be the one that is needed. What is wrong is said in one line that is harmless to a terminal.
+before its size is verified. Errors are one line, without control characters.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class CheckpointError(ValueError):
 
 
 class DamagedError(CheckpointError):
-    """Not what was once written. An older checkpoint may be good, which other errors do not give hope for."""
+    """The file is corrupt; an older checkpoint may still be valid."""
 
     def __init__(self, file: Path, why: str) -> None:
         super().__init__(f"{file}: damaged ({shown(why)}); restore it from a copy or use another checkpoint")
@@ -51,9 +51,9 @@ class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def tensors(where: Path, data: bytes, expected: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The tensors of a safetensors file by name, and its metadata; ``expected`` says what they are.
+    """The tensors of a safetensors file by name, and its metadata; ``expected`` are their shapes and dtypes.
 
-    Not by the safetensors package, which has no bfloat16 for NumPy and leaves the gaps and limits to the caller.
+    Does not use the safetensors package, which has no bfloat16 for NumPy and does not check gaps and limits.
     """
     start = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or start > min(len(data), 8 + MAX_JSON):
@@ -93,7 +93,7 @@ def metadata(where: Path) -> dict[str, str]:
 
 
 def largest(expected: dict[str, Any]) -> int:
-    """The largest size of a file with these tensors."""
+    """The maximum size of a file with these tensors."""
     return 8 + MAX_JSON + sum(leaf.size * leaf.dtype.itemsize for leaf in expected.values())
 
 
@@ -104,7 +104,7 @@ def read(path: Path, most: int, size: int | None = None) -> bytes:
 
 @contextlib.contextmanager
 def opened(path: Path, most: int, size: int | None = None) -> Iterator[BufferedReader]:
-    """A regular file of a known size: no link to elsewhere, and no pipe to wait for."""
+    """Open a regular file of a known size, never a link or a pipe."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
@@ -121,7 +121,7 @@ def opened(path: Path, most: int, size: int | None = None) -> Iterator[BufferedR
 
 
 def json_object(where: Path, raw: bytes) -> dict[str, Any]:
-    """A JSON object without what parsers disagree about: duplicate keys, NaN, other encodings."""
+    """A JSON object; rejects what parsers disagree about: duplicate keys, NaN, other encodings."""
     if raw.count(b"{") > MAX_OBJECTS:
         raise DamagedError(where, f"more than {MAX_OBJECTS} tensors")
     try:
@@ -155,7 +155,7 @@ def described(leaves: dict[str, Any]) -> dict[str, str]:
 
 
 def check_described(where: Path, saved: dict[str, str], expected: dict[str, str]) -> None:
-    """Names, shapes and dtypes are those of the config."""
+    """Check that names, shapes and dtypes are those of the config."""
     for name in sorted(saved.keys() ^ expected.keys()):
         has = "is not in it" if name in expected else "is in it, but not in this config"
         raise CheckpointError(f"{where}: {shown(name)} {has}; it was written under another config")
@@ -169,5 +169,5 @@ def check_described(where: Path, saved: dict[str, str], expected: dict[str, str]
 
 
 def shown(text: str) -> str:
-    """Text from a file or a library, on one line and harmless to a terminal."""
+    """Text from a file or a library, on one line without control characters."""
     return ascii(text)[1:-1][:120]
