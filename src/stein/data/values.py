@@ -1,4 +1,4 @@
-"""What a user's file may contain: finite numbers, integers and text; anything else is a one-line error with its place."""
+"""What a user's file may contain: finite numbers, integers and text; anything else is a one-line error."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
