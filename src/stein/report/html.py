@@ -36,7 +36,7 @@ def items(sentences: Iterable[str]) -> str:
 
 def terms(explained: Iterable[tuple[str, str]]) -> str:
     """Terms and their meanings."""
-    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in explained) + "</dl>"
+    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(sense)}</dd>" for term, sense in explained) + "</dl>"
 
 
 def commands(lines: Iterable[str]) -> str:
