@@ -1,6 +1,6 @@
 """Stein variational neural-network ensembles: members that talk to each other."""
 
-# Everything is imported on first use, so that `stein --help` need not wait for jax.
+# Everything is imported on first use, so that `stein --help` does not wait for jax.
 import importlib as _importlib
 import typing as _typing
 

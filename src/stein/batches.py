@@ -13,18 +13,18 @@ from stein.types import Batch, Key
 
 @jax.tree_util.register_pytree_node_class  # so that the data is an argument of jitted functions, not a constant
 class Batches:
-    """A shuffled stream over the data without replacement, which goes on across the ends of epochs.
+    """A shuffled stream over the data without replacement, which continues across epochs.
 
-    Batch t holds positions t*size to (t+1)*size of the endless sequence "permutation of epoch 0, permutation of epoch
+    Batch t holds positions t*size to (t+1)*size of the infinite sequence "permutation of epoch 0, permutation of epoch
     1, ...". The permutation of an epoch depends on ``key`` and the epoch's number alone, so that a run resumed at
-    step t sees what an uninterrupted run would have seen.
+    step t sees the same batches as an uninterrupted one.
 
     Args:
-        x: inputs, a row for each data point.
-        y: targets, likewise.
-        size: points in a batch; all of them, in their own order, unless given.
+        x: inputs, one row per data point.
+        y: targets, one row per data point.
+        size: points per batch. Default: all, in their original order.
         key: seed of the permutations.
-        independent: also draw a second batch of inputs, from a stream of its own, for an independent measurement.
+        independent: also draw a second batch of inputs, from a separate stream, for an independent measurement.
     """
 
     def __init__(self, x: Any, y: Any, size: int | None = None, key: Key | None = None, independent: bool = False):
@@ -55,13 +55,13 @@ class Batches:
         return self.x.shape[0]
 
     def cursor(self, step: Any) -> tuple[Any, Any]:
-        """The epoch in which a step's batch begins, and the place in it; a Python integer cannot overflow here."""
+        """The epoch in which a step's batch begins, and the position in it; a Python integer cannot overflow here."""
         return divmod(step * (self.size or self.num_data), self.num_data)
 
     def indices(self, cursor: tuple[Any, Any], steps: int) -> Any:
-        """Rows of the batches of ``steps`` steps from ``cursor`` on: what a chunk of a scan runs over.
+        """Rows of the batches of ``steps`` steps from ``cursor`` on, for a scan over a chunk.
 
-        Each epoch's permutation is computed once. Hand the result's slices to :meth:`take`.
+        Each epoch's permutation is computed once. Pass the result's slices to :meth:`take`.
         """
         rows = None if self.size is None else _stream(self._key, cursor, self.num_data, steps, self.size)
         if not self._independent:
@@ -90,13 +90,11 @@ class Batches:
         return batches
 
 
-@partial(
-    jax.jit, static_argnums=(2, 3, 4)
-)  # outside of any other jit, `lax.map` would compile its lambda at every call
+@partial(jax.jit, static_argnums=(2, 3, 4))  # outside of jit, `lax.map` would compile its lambda at every call
 def _stream(key: Key, cursor: tuple[Any, Any], n: int, steps: int, size: int) -> Int[Array, "steps size"]:
-    """Rows of ``steps`` batches from ``cursor`` on, of n rows that are shuffled anew in every epoch."""
+    """Rows of ``steps`` batches from ``cursor`` on, of n rows that are reshuffled in every epoch."""
     first, place = cursor
     position = place + jnp.arange(steps * size, dtype=jnp.int32)
-    epochs = first + jnp.arange(steps * size // n + 2, dtype=jnp.int32)  # all that such a window can touch
+    epochs = first + jnp.arange(steps * size // n + 2, dtype=jnp.int32)  # all that the window can contain
     shuffled = jax.lax.map(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), n), epochs)
     return shuffled[position // n, position % n].reshape(steps, size)

@@ -1,4 +1,4 @@
-"""An ensemble in training: one state for all rules, and the pure function that moves it a step on."""
+"""An ensemble in training: one state for all rules, and the pure function that advances it one step."""
 
 import inspect
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from stein.types import Batch, Key, Particles
 
 
 class State(NamedTuple):
-    """All that the next step needs."""
+    """Everything that the next step needs."""
 
     particles: Particles
     opt_state: Any
@@ -31,19 +31,19 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a person wants to know about a step."""
+    """Metrics of a step."""
 
     log_likelihood: Float[Array, " n"]
     log_prior: Float[Array, " n"]
     alive: Bool[Array, " n"]
-    more: dict[str, Array] = {}  # noqa: RUF012 - what an algorithm alone has to tell, a number for each particle
+    more: dict[str, Array] = {}  # noqa: RUF012 - metrics specific to an algorithm, one number per particle
 
 
 class Algorithm(NamedTuple):
     """``init(key, num_particles) -> State`` and ``step(state, batch) -> (State, Info)``, both pure.
 
-    ``diagnose(state, batch)`` says in numbers how the members get on with each other (:func:`diagnose`), at the cost of
-    a step or two. ``on_nan`` is the policy for dead particles, for those who run the loop.
+    ``diagnose(state, batch)`` measures how the members interact (:func:`diagnose`), at the cost of a step or two.
+    ``on_nan`` is the policy for dead particles, for the training loop.
     """
 
     init: Callable[..., State]
@@ -63,7 +63,7 @@ def ensemble(
     start: str = "prior",
     on_nan: str = "freeze",
 ) -> Algorithm:
-    r"""An algorithm from a target, a rule and a way to move.
+    r"""An algorithm from a target, a rule and a step.
 
     Args:
         rule: from :mod:`stein.rules`, or a plain function ``(key, view, memory) -> (Force, memory)``.
@@ -72,12 +72,12 @@ def ensemble(
         temperature: T, divides the driving force: the target becomes :math:`p^{1/T}`.
         start: ``"prior"`` draws, or ``"model"``, the model's own initialiser. (``init`` also takes weights.)
         on_nan: what happens to a particle that is not finite: ``"freeze"`` it and leave it out of every sum,
-            ``"resample"`` it from ``start``, or ``"stop"``, where nobody moves any more.
+            ``"resample"`` it from ``start``, or ``"stop"``, where no particle moves any more.
 
     Returns:
         An :class:`Algorithm`. ``algorithm.init(key, num_particles, weights=None, spread=0.01)`` starts from draws or
-        from given ``weights``: an ensemble (a leading axis of ``num_particles``) as it is, or one network, whose
-        copies are set apart by normal noise of standard deviation ``spread``.
+        from given ``weights``: an ensemble (with a leading axis of ``num_particles``), or one network, whose
+        copies are perturbed by normal noise of standard deviation ``spread``.
     """
     if not isinstance(rule, Rule):
         _check_force(rule)
@@ -136,24 +136,24 @@ def ensemble(
 
 
 def diagnose(view: View, force: rules.Force) -> dict[str, Float[Array, ""]]:
-    """How the members get on with each other.
+    """How the members interact.
 
-    ``bandwidth_*``, ``row_sum_*`` (mean of a kernel row) and ``similarity_*`` (mean kernel value of two different
-    members) for each kernel, which compares ``weights`` or ``functions``; ``force_ratio``, the norm of the repulsion
+    ``bandwidth_*``, ``row_sum_*`` (mean sum of a kernel row) and ``similarity_*`` (mean kernel value of two different
+    members) for each kernel, on ``weights`` or ``functions``; ``force_ratio``, the norm of the repulsion
     over that of the rest of the drift; ``effective_rank`` of the members' functions; and the ``stein_discrepancy`` from
     the posterior, on this minibatch, without annealing and temperature.
     """
-    found: dict[str, Float[Array, ""]] = {}
+    numbers: dict[str, Float[Array, ""]] = {}
     for space, gram in force.grams.items():
-        found |= {f"{name}_{space}": value for name, value in diagnostics.kernel(gram.matrix, view.alive).items()}
+        numbers |= {f"{name}_{space}": value for name, value in diagnostics.kernel(gram.matrix, view.alive).items()}
         for bandwidth in jax.tree.leaves(gram.bandwidth)[:1]:
-            found[f"bandwidth_{space}"] = bandwidth
+            numbers[f"bandwidth_{space}"] = bandwidth
     if force.repulsion is not None:
         rest = tree.add(force.drift, tree.scale(-1.0, force.repulsion))
-        found["force_ratio"] = diagnostics.norm(force.repulsion) / diagnostics.norm(rest)
-    found["effective_rank"] = diagnostics.effective_rank(view.features, view.alive)
-    found["stein_discrepancy"] = diagnostics.stein_discrepancy(view.weights, view.posterior_w, view.alive)
-    return found
+        numbers["force_ratio"] = diagnostics.norm(force.repulsion) / diagnostics.norm(rest)
+    numbers["effective_rank"] = diagnostics.effective_rank(view.features, view.alive)
+    numbers["stein_discrepancy"] = diagnostics.stein_discrepancy(view.weights, view.posterior_w, view.alive)
+    return numbers
 
 
 def build(
@@ -172,7 +172,7 @@ def build(
     on_nan: str = "freeze",
     **options: Any,
 ) -> Algorithm:
-    """An algorithm by its method's name, with the step that belongs to it.
+    """An algorithm by its method's name, with the matching step.
 
     Deterministic methods move by ``optimiser(learning_rate)``. Stochastic ones move by Langevin steps of size
     ``learning_rate / num_data`` under the preconditioner of their method. ``noise_place="adam-inside"`` is the
@@ -180,7 +180,7 @@ def build(
 
     Args:
         freeze_preconditioner_after: keep the preconditioner of this step from then on (see :func:`stein.steps.rms`).
-        options: for :func:`stein.rules.make`: repulsion, kernels and the like.
+        options: for :func:`stein.rules.make`: repulsion, kernels and so on.
 
     >>> import stein
     >>> target = stein.density(lambda w: -0.5 * (w**2).sum(), lambda key: jax.random.normal(key, (2,)))
@@ -220,13 +220,13 @@ def _given(weights: Any, target: Target, key: Key, ids: Int[Array, " n"], spread
         return jax.tree.map(jnp.asarray, weights)
     if not matches(one):
         raise ValueError(f"weights: neither one network of this model nor an ensemble of {n}")
-    inputs.positive(or_zero=n == 1, spread=spread)  # identical members would never part
+    inputs.positive(or_zero=n == 1, spread=spread)  # identical members would never separate
     copies = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], n, axis=0), weights)
     return tree.add(copies, tree.scale(spread, tree.normal(key, ids, copies)))
 
 
 def _check_force(rule: Any) -> None:
-    """A plain force takes three arguments; `rules.w_svgd` without its parentheses is no rule yet."""
+    """A plain force takes three arguments; `rules.w_svgd` without parentheses is not a rule."""
     if not callable(rule):
         raise ValueError(f"rule is of type {type(rule).__name__}: must be a rule, or a function (key, view, memory)")
     name, signature = getattr(rule, "__name__", type(rule).__name__), inspect.signature(rule)

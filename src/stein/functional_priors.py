@@ -1,9 +1,9 @@
 r"""Priors over functions, as the functional rules need them: the score :math:`\nabla_f \log p(f)` at points.
 
 A functional prior is ``prior(key, features, alive, inputs, draw) -> score``: ``features`` (n, m, k) are the particles'
-outputs at ``inputs`` (m, ...), ``alive`` says which of them count, and ``draw(key, number, inputs)`` pushes fresh draws
-from the weight prior through the network, (number, m, k). Outputs that the functional kernel does not see (a log
-variance) have a flat prior.
+outputs at ``inputs`` (m, ...), ``alive`` marks the living ones, and ``draw(key, number, inputs)`` evaluates the network
+at new draws from the weight prior, (number, m, k). Outputs that the functional kernel does not use (a log variance)
+have a flat prior.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ def none() -> FunctionalPrior:
 
 
 def ssge(draws: int | None = None, energy: float = 0.99, eta: float = 0.0, noise: float = 0.01) -> FunctionalPrior:
-    """The network's own prior, its score estimated from ``draws`` fresh prior draws by :func:`stein.scores.ssge`.
+    """The network's own prior, its score estimated from ``draws`` prior draws per step by :func:`stein.scores.ssge`.
 
-    ``draws`` defaults to max(100, 2n). ``noise`` is the standard deviation of what is added to the drawn
-    functions, which live on a thin manifold otherwise. Good at few points only: wrap it in :func:`on_points`
-    when the batch is large (at image scale the plain estimate is close to zero).
+    ``draws`` defaults to max(100, 2n). ``noise`` is the standard deviation of noise added to the drawn functions,
+    which otherwise lie on a thin manifold. Accurate at few points only: wrap it in :func:`on_points`
+    if the batch is large (at image scale the plain estimate is close to zero).
     """
     return _estimated(lambda samples, queries, alive: scores.ssge(samples, queries, energy, eta, alive), draws, noise)
 
@@ -72,7 +72,7 @@ def from_function(score: Callable[[Array, Features], Features]) -> FunctionalPri
 
 
 def on_points(prior: FunctionalPrior, points: int) -> FunctionalPrior:
-    """``prior`` at a fresh random subset of ``points`` measurement points a step; zero at the others."""
+    """``prior`` at a new random subset of ``points`` measurement points per step; zero at the others."""
     if points < 1:
         raise ValueError(f"points = {points}: must be at least 1")
 

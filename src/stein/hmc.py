@@ -1,15 +1,15 @@
-r"""The gold standard: Hamiltonian Monte Carlo, by BlackJAX, behind the same pair as every other algorithm.
+r"""The gold standard: Hamiltonian Monte Carlo, by BlackJAX, with the interface of every other algorithm.
 
-The particles are chains. They do not talk to each other, and each has a step size and a mass matrix of its own, found
-by :func:`warm_up`. Everything that runs, saves, resumes or collects an ensemble does so with chains::
+The particles are chains. They do not interact, and each has its own step size and mass matrix, found by
+:func:`warm_up`. Everything that runs, saves, resumes or collects an ensemble also works with chains::
 
     log_prob = hmc.log_posterior(model, likelihood, prior, x, y)
     algorithm = hmc.nuts(log_prob)
     state = hmc.warm_up(log_prob, algorithm.init(key, 8, weights=trained), steps=1000)
     state, draws = samples.collect(algorithm, state, None, burn_in=0, draws=500, thin=4)
 
-Weights of a network are not identified, so that no diagnostic of the weights means anything; look at functions
-(:func:`stein.samples.diagnose_functions`). Use float64: energies of thousands of weights lose their digits in float32.
+Weights of a network are not identifiable, so diagnostics of the weights are meaningless; diagnose functions
+(:func:`stein.samples.diagnose_functions`). Use float64: energies of thousands of weights lose precision in float32.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Tuning(NamedTuple):
 
 
 def log_posterior(model: Model, likelihood: Likelihood, prior: Prior, x: Any, y: Any) -> LogProb:
-    """The log density that :func:`stein.posterior` has the gradient of, on all the data."""
+    """The log density whose gradient :func:`stein.posterior` gives, on all the data."""
     targets.check_data(model, likelihood, x, y)
     x, y = jnp.asarray(inputs.array("x", x)), jnp.asarray(inputs.array("y", y))
 
@@ -55,12 +55,12 @@ def nuts(log_prob: LogProb, max_doublings: int = 8) -> Algorithm:
 
     Returns:
         An :class:`~stein.ensembles.Algorithm` whose ``init(key, num_particles, weights)`` needs the weights that the
-        chains start from. Chains started at raw prior draws of a network do not converge; start at trained networks.
+        chains start from. Chains that start at prior draws of a network do not converge; start at trained networks.
         ``log_likelihood`` of its infos is the log density, prior included; ``more`` has acceptance, divergences and
         the number of leapfrog steps.
 
-    Cost: up to ``2**max_doublings`` gradients of all the data a chain.
-    Reference: Hoffman & Gelman (2014); Betancourt (2017) for the multinomial version that this is.
+    Cost: up to ``2**max_doublings`` gradients on all the data per chain and step.
+    Reference: Hoffman & Gelman (2014); Betancourt (2017) for the multinomial version used here.
     """
     inputs.whole(1, max_doublings=max_doublings)
     kernel = blackjax.nuts.build_kernel()
@@ -87,7 +87,7 @@ def nuts(log_prob: LogProb, max_doublings: int = 8) -> Algorithm:
             chain = blackjax.nuts.init(weights, log_prob)
             return kernel(jax.random.fold_in(key, i), chain, log_prob, *tuning, max_doublings)
 
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as BlackJAX is written
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as BlackJAX needs
             chains, info = _each_chain(transition)(state.ids, state.particles, state.opt_state)
         alive = state.alive & tree.healthy(chains.position)
         particles = tree.where(alive, chains.position, state.particles)
@@ -96,8 +96,8 @@ def nuts(log_prob: LogProb, max_doublings: int = 8) -> Algorithm:
             "diverged": info.is_divergent,
             "leapfrogs": info.num_integration_steps,
         }
-        told = Info(chains.logdensity, jnp.zeros_like(chains.logdensity), alive, more)
-        return state._replace(particles=particles, step=state.step + 1, alive=alive), told
+        info = Info(chains.logdensity, jnp.zeros_like(chains.logdensity), alive, more)
+        return state._replace(particles=particles, step=state.step + 1, alive=alive), info
 
     def diagnose(state: State, batch: Any) -> dict[str, Float[Array, ""]]:
         return {"step_size": jnp.mean(state.opt_state.step_size)}
@@ -111,11 +111,11 @@ def nuts(log_prob: LogProb, max_doublings: int = 8) -> Algorithm:
 def warm_up(
     log_prob: LogProb, state: State, steps: int, max_doublings: int = 8, target_acceptance: float = 0.8
 ) -> State:
-    """Chains after ``steps`` transitions in which each found its step size and mass matrix (Stan's windows).
+    """Chains after ``steps`` warm-up transitions, which adapt step size and mass matrix (Stan's windows).
 
-    The transitions before the windows close are not draws of the posterior and are thrown away.
+    The transitions of the warm-up are not draws from the posterior and are discarded.
     """
-    inputs.whole(20, steps=steps)  # or the windows have no length
+    inputs.whole(20, steps=steps)  # otherwise the windows are empty
     if not 0 < target_acceptance < 1:
         raise ValueError(f"target_acceptance = {target_acceptance}: must be between 0 and 1")
     adaptation = blackjax.window_adaptation(
@@ -129,8 +129,8 @@ def warm_up(
     @jax.jit
     def adapted(key: Key, ids: Int[Array, " n"], weights: Particles) -> tuple[Particles, Tuning]:
         def one(i: Array, start: Weights) -> tuple[Weights, Tuning]:
-            (chain, found), _ = adaptation.run(jax.random.fold_in(key, i), start, steps)
-            return chain.position, Tuning(found["step_size"], found["inverse_mass_matrix"])
+            (chain, tuned), _ = adaptation.run(jax.random.fold_in(key, i), start, steps)
+            return chain.position, Tuning(tuned["step_size"], tuned["inverse_mass_matrix"])
 
         return _each_chain(one)(ids, weights)
 
@@ -143,8 +143,8 @@ def warm_up(
 def _each_chain(function: Callable) -> Callable:
     """``function`` for every chain, along the leading axis of its arguments.
 
-    On a CPU one after the other: a trajectory then ends when it turns and not when the longest does, and its branches
-    are branches, not both sides and a mask. Elsewhere all at once.
+    On a CPU the chains run one after the other: a trajectory then ends when it turns, not when the longest does, and
+    branches are not evaluated on both sides. On other devices they run in parallel.
     """
     if jax.default_backend() == "cpu":
         return lambda *arguments: jax.lax.map(lambda one: function(*one), arguments)

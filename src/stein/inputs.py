@@ -1,4 +1,4 @@
-"""What users hand in, checked on the host before anything is compiled: one line says what is wrong and what to do."""
+"""Checks of user input on the host before anything is compiled; errors are one line: what is wrong, what to do."""
 
 import inspect
 import math
@@ -13,14 +13,14 @@ import numpy as np
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 AXES = {"n": "members", "b": "points", "c": "classes", "k": "targets", "g": "inputs", "_": "any number"}
-"""What the letters of an annotation stand for."""
+"""The meaning of the axis letters in annotations."""
 
 
 def array(name: str, value: Any) -> np.ndarray:
-    """Numbers as a NumPy array, from an array, a list, or a table or a column of pandas or polars.
+    """Numbers as a NumPy array, from an array, a list, or a pandas or polars table or column.
 
     Raises:
-        ValueError: there is something else in it; of a table the column is named.
+        ValueError: it holds something else; for a table, the message names the column.
     """
     columns = getattr(value, "columns", None)
     if columns is None:
@@ -57,7 +57,7 @@ def finite(name: str, values: np.ndarray) -> None:
 
 
 def same_rows(x: Any, y: Any) -> None:
-    """Raise ``ValueError`` unless inputs and targets have one row for each point."""
+    """Raise ``ValueError`` unless inputs and targets have one row per point."""
     if not (x.ndim and y.ndim):
         raise ValueError(f"x has shape {x.shape}, y {y.shape}: both must have a row for each point")
     if len(x) != len(y):
@@ -65,7 +65,7 @@ def same_rows(x: Any, y: Any) -> None:
 
 
 def batch(x: Any) -> Any:
-    """Inputs of a network: at least two axes, finite. JAX's arrays stay where they are."""
+    """Inputs of a network: at least two axes, finite. JAX arrays stay on their device."""
     import jax
 
     found = x if isinstance(x, jax.Array) else array("x", x)
@@ -80,10 +80,10 @@ def batch(x: Any) -> Any:
 
 @contextmanager
 def applying(x: Any) -> Iterator[None]:
-    """A network applied to ``x``: what JAX says about shapes that do not fit becomes one line."""
+    """While a network is applied to ``x``, turn JAX's errors about shapes into one line."""
     try:
         yield
-    except RuntimeError:  # out of memory and the like
+    except RuntimeError:  # such as out of memory
         raise
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -91,7 +91,7 @@ def applying(x: Any) -> Iterator[None]:
 
 
 def answers(x: Any, shape: tuple[int, ...]) -> None:
-    """Raise ``ValueError`` unless a network's answers to ``x`` are (rows, outputs)."""
+    """Raise ``ValueError`` unless a network's outputs for ``x`` have shape (rows, outputs)."""
     if len(shape) != 2 or shape[0] != len(x):
         raise ValueError(f"x has shape {x.shape}, the model's outputs {shape}: must be ({len(x)}, outputs)")
 
@@ -141,11 +141,10 @@ def whole(least: int, **named: Any) -> None:
 
 
 def shaped(function: Function) -> Function:
-    """Check at every call that arrays have the shapes that jaxtyping's annotations promise: axes of one letter are of
-    one length.
+    """Check the shapes of arrays at every call against jaxtyping's annotations: equal letters mean equal lengths.
 
-    What is annotated as a NumPy array may be anything that :func:`array` takes. One target a point may be (b,) or
-    (b, 1), whatever the annotation says; nothing else is ever broadcast.
+    An argument annotated as a NumPy array may be anything that :func:`array` takes. A single target per point may be
+    (b,) or (b, 1), whatever the annotation says; nothing else is ever broadcast.
     """
     signature = inspect.signature(function)
     promised = {n: p.annotation for n, p in signature.parameters.items() if hasattr(p.annotation, "dim_str")}
@@ -165,8 +164,8 @@ def shaped(function: Function) -> Function:
             elif len(axes) == 1 and value.ndim == 2 and given[1] == 1:
                 value = value[:, 0]
             if value.ndim != len(axes):
-                words = ", ".join(AXES.get(axis, axis) for axis in axes)
-                raise ValueError(f"{name} has shape {given}: must be ({words})")
+                expected = ", ".join(AXES.get(axis, axis) for axis in axes)
+                raise ValueError(f"{name} has shape {given}: must be ({expected})")
             for axis, length in zip(axes, value.shape, strict=True):
                 first, other, shape = lengths.setdefault(axis, (length, name, given))
                 if axis != "_" and length != first:
@@ -178,7 +177,7 @@ def shaped(function: Function) -> Function:
 
 
 def _of_kind(name: str, values: np.ndarray, kinds: Any) -> np.ndarray:
-    """Floating point, integers or booleans, as an annotation wants them; only what loses nothing is converted."""
+    """Floats, integers or booleans, as an annotation requires; only lossless conversions are made."""
     if not isinstance(kinds, tuple):  # of any type
         return values
     if "float64" in kinds:

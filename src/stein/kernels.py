@@ -1,12 +1,12 @@
 r"""Kernels that return their Gram matrix and its gradient in closed form.
 
-A kernel is fed points with a leading particle axis, weights or outputs, it does not know which, and answers
-with a :class:`Gram`: the matrix :math:`K_{ij} = k(x_i, x_j)` and the coefficients of its gradient
+A kernel takes points with a leading particle axis (weights or outputs, it does not know which) and returns
+a :class:`Gram`: the matrix :math:`K_{ij} = k(x_i, x_j)` and the coefficients of its gradient
 
 .. math:: \nabla_{x_j} k(x_i, x_j) = \mathrm{left}_{ij}\, x_i - \mathrm{right}_{ij}\, x_j .
 
-Pairs, not sums, so that a rule can reweight them before it adds them up. Bandwidths are constants to the
-gradient, as in all of the literature.
+These are pairs, not sums, so that a rule can reweight them before summing. Bandwidths are constants to the
+gradient, as in the literature.
 """
 
 import math
@@ -28,7 +28,7 @@ Memory = Any
 class Gram(NamedTuple):
     """A kernel evaluated on all pairs; rows and columns of dead particles are zero.
 
-    ``right`` is ``None`` where it equals ``left``: the kernel depends on ``x_i - x_j`` only. The diagonal of
+    ``right`` is ``None`` if it equals ``left``: the kernel depends on ``x_i - x_j`` only. The diagonal of
     ``left`` is then zero, because ``x_i - x_i`` is.
     """
 
@@ -43,7 +43,7 @@ class Gram(NamedTuple):
         return Gram(self.matrix * pairs, self.left * pairs, right, self.bandwidth)
 
     def seen_through(self, factor: float) -> "Gram":
-        """Chain rule: the kernel saw ``factor * x``; the gradient is taken with respect to ``x``."""
+        """Chain rule: the kernel was evaluated at ``factor * x``; the gradient is with respect to ``x``."""
         right = None if self.right is None else self.right * factor**2
         return Gram(self.matrix, self.left * factor**2, right, self.bandwidth)
 
@@ -52,8 +52,8 @@ class Gram(NamedTuple):
         right = self.left if self.right is None else self.right
         pull, push = jnp.sum(self.left, axis=1), jnp.sum(right, axis=1)
 
-        # Seen from the mean of those who feel each other, close particles far from the origin keep their digits, also
-        # beside one that is far from all. What the shift adds back is zero for every kernel of x_i - x_j.
+        # Relative to the mean of the interacting particles, close particles far from the origin keep their digits, even
+        # with an outlier. The term that the shift adds is zero for every kernel of x_i - x_j.
         felt = jnp.sum(jnp.abs(self.left), axis=1)
         share = felt / jnp.maximum(jnp.sum(felt), jnp.finfo(felt.dtype).tiny)
 
@@ -68,7 +68,7 @@ class Gram(NamedTuple):
 
 
 class AutodiffGram(NamedTuple):
-    """What :class:`Gram` is for a user's own function: the gradient comes from autodiff, a row at a time."""
+    """The :class:`Gram` of a user's own function: its gradient comes from autodiff, one row at a time."""
 
     matrix: Matrix
     pairs: Matrix
@@ -119,8 +119,8 @@ def median(diagonal: bool = True, floor: float = 1e-12, factor: float = 1.0) -> 
     r"""The median heuristic :math:`h = c\operatorname{med}/\log(n+1)`, with c = ``factor``.
 
     :math:`\operatorname{med}` is the median of the squared distances of all :math:`n^2` ordered pairs,
-    the n zeros on the diagonal included unless ``diagonal=False``. A particle at the median distance from
-    another then sees :math:`k = 1/(n+1)`, so that in high dimension a kernel row sums to about 2.
+    including the n zeros on the diagonal by default. A particle at the median distance from another
+    then has :math:`k = 1/(n+1)`, so that in high dimension a kernel row sums to about 2.
 
     Reference: Liu & Wang (2016).
     """
@@ -142,7 +142,7 @@ def median(diagonal: bool = True, floor: float = 1e-12, factor: float = 1.0) -> 
             return jnp.where(k < zeros, 0, ordered[rank]) if ordered.size else jnp.zeros((), squared.dtype)
 
         med = (order_statistic((total - 1) // 2) + order_statistic(total // 2)) / 2
-        med = jnp.where(n > 1, med, 0)  # a particle alone has no distances
+        med = jnp.where(n > 1, med, 0)  # a single particle has no distances
         h = factor * med / jnp.log1p(jnp.maximum(n, 1).astype(squared.dtype))
         return jnp.maximum(h, jnp.asarray(floor, squared.dtype)), memory
 
@@ -150,7 +150,7 @@ def median(diagonal: bool = True, floor: float = 1e-12, factor: float = 1.0) -> 
 
 
 def fixed(h: float) -> Bandwidth:
-    """The same bandwidth always. Invariance of the stochastic rules is a theorem for this one."""
+    """A fixed bandwidth. The invariance of the stochastic rules is proved for this one."""
     smallest = float(jnp.finfo(jnp.float32).tiny)  # below it 1/h is infinite, and k(x, x) is NaN
     if not smallest <= h < math.inf:
         raise ValueError(f"bandwidth = {h}: must be positive, at least {smallest:.1g}, and finite")
@@ -158,7 +158,7 @@ def fixed(h: float) -> Bandwidth:
 
 
 def frozen(bandwidth: Bandwidth, after: int) -> Bandwidth:
-    """Adapt for ``after`` steps, then keep the last value: what a sampler does with its burn-in."""
+    """Adapt for ``after`` steps, then keep the last value, as samplers do after burn-in."""
     if after < 1:
         raise ValueError(f"after = {after}: must be at least 1")
 
@@ -224,7 +224,7 @@ def imq(bandwidth: Bandwidth | float = median(), power: float = 0.5) -> Kernel:
 
 
 def linear() -> Kernel:
-    """k = <x_i, x_j> + 1, with which SVGD matches the mean and covariance of a Gaussian exactly.
+    """k = <x_i, x_j> + 1; with it, SVGD matches the mean and covariance of a Gaussian exactly.
 
     k(x, x) is not constant, so it must not be used with noise (the divergence term would be incomplete).
     """
@@ -238,7 +238,7 @@ def linear() -> Kernel:
 
 
 def indicator() -> Kernel:
-    """n times the identity: particles that ignore each other. w-SVGD with it *is* the deep ensemble."""
+    """n times the identity: particles do not interact. w-SVGD with it *is* the deep ensemble."""
 
     def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
         living = alive.astype(tree.dtype(x))
@@ -250,8 +250,8 @@ def indicator() -> Kernel:
 def from_function(function: Callable[[Weights, Weights], Float[Array, ""]]) -> Kernel:
     """Any positive-definite function of two points, differentiated by JAX.
 
-    Slower than the closed forms, n gradients a step, but O(nd) memory. ``function`` must be smooth where its
-    two arguments agree. The exact functional repulsion needs a closed form and refuses it.
+    Slower than the closed forms (n gradients per step), but O(nd) memory. ``function`` must be smooth where its
+    two arguments are equal. The exact functional repulsion needs a closed form and rejects it.
     """
 
     def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[AutodiffGram, Memory]:
@@ -269,14 +269,14 @@ def product(*kernels: Kernel) -> Kernel:
 
 
 def add(*kernels: Kernel, weights: tuple[float, ...] | None = None) -> Kernel:
-    """Weighted sum of kernels of the same points; weights 1 unless given."""
+    """Weighted sum of kernels of the same points. Default: all weights 1."""
     factors = (1.0,) * len(kernels) if weights is None else weights
     check_weights(factors, len(kernels))
     return _combine(kernels, lambda grams: sum_rule(factors, *grams))
 
 
 def check_weights(weights: tuple[float, ...], number: int) -> None:
-    """Raise ``ValueError`` unless there is a positive weight for each kernel of a sum."""
+    """Raise ``ValueError`` unless there is one positive weight per kernel of a sum."""
     if len(weights) != number or not all(w > 0 for w in weights):
         raise ValueError(f"weights = {weights}: one positive number for each of the {number} kernels")
 

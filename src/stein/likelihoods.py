@@ -1,7 +1,7 @@
 r"""Likelihoods of one network's outputs, with their scores in closed form.
 
-Outputs are ``(b, c)``: a row for each data point. ``log_prob`` and ``score`` speak of single data points;
-scaling to the data set (N/B) is the target's business.
+Outputs are ``(b, c)``: one row per data point. ``log_prob`` and ``score`` are per data point; the target
+scales them to the data set (N/B).
 """
 
 import math
@@ -23,7 +23,7 @@ Outputs = Float[Array, "b c"]
 
 
 class FeatureMap(NamedTuple):
-    """What the functional kernel compares, and the way back.
+    """What the functional kernel compares, and its transpose map.
 
     ``forward(outputs)`` are the features; ``back(outputs, u)`` turns a cotangent on the features into the
     cotangent on the outputs.
@@ -37,7 +37,7 @@ class Likelihood(NamedTuple):
     """``log_prob(outputs, y) -> (b,)``, its gradient ``score(outputs, y) -> (b, c)``, and feature maps by name.
 
     ``predictive(outputs)`` turns the members' outputs (n, b, c) into a :data:`stein.predictions.Prediction`;
-    ``check(outputs_per_point, y)`` raises ``ValueError`` for targets that this likelihood cannot explain. A network has
+    ``check(outputs_per_point, y)`` raises ``ValueError`` for targets that do not fit this likelihood. A network has
     ``extra_outputs`` more outputs than there are targets or classes; with ``shared_sigma`` one more number, the same
     for all inputs (:func:`stein.models.with_log_sigma`).
     """
@@ -83,7 +83,7 @@ def gaussian(sigma: float | None = 1.0) -> Likelihood:
 def heteroscedastic() -> Likelihood:
     r"""Regression whose last output is :math:`\log\sigma(x)`; the others are the mean.
 
-    The functional kernel sees the mean only: members shall disagree about the function, not about its noise.
+    The functional kernel uses the mean only: members should disagree about the function, not about its noise.
     """
 
     def split(outputs: Outputs, y: Array) -> tuple[Array, Array]:
@@ -119,8 +119,8 @@ def heteroscedastic() -> Likelihood:
 def categorical(center_logits: bool = False) -> Likelihood:
     r"""Classification: outputs are logits, ``y`` holds class numbers; score :math:`\mathrm{onehot}(y) - p`.
 
-    Features are the logits (methods ending in ``-l``) or the probabilities (``-s``). Logits carry a shift
-    that predictions do not see; ``center_logits`` takes it out of the kernel by subtracting the class mean.
+    Features are the logits (methods ending in ``-l``) or the probabilities (``-s``). Logits contain a shift
+    that does not affect predictions; ``center_logits`` removes it from the kernel by subtracting the class mean.
     """
 
     def log_prob(outputs: Outputs, y: Array) -> Array:

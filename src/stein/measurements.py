@@ -1,4 +1,4 @@
-"""Inputs without a label where functional kernels look too: sources for ``Measurement(extra=...)``.
+"""Unlabelled inputs for functional kernels: sources for ``Measurement(extra=...)``.
 
 Members that are compared only at the data agree or disagree by chance elsewhere. A source is a function of a random key
 and the inputs of the batch; its points are new in every step.
@@ -23,7 +23,7 @@ Source = Callable[[Key, Array], Array]
 
 
 def box(x: Any, number: int) -> Source:
-    """Points uniform in the smallest box that holds all of ``x``: between the data, and nothing outside."""
+    """Points uniform in the smallest box that contains ``x``: between the data, never outside."""
     inputs.whole(1, number=number)
     rows = np.asarray(inputs.batch(x))
     low, high = rows.min(axis=0), rows.max(axis=0)

@@ -1,4 +1,4 @@
-"""What each method is called, takes and promises. No jax here: help, configs and complaints come at once.
+"""The methods: names, arguments and guarantees. No jax here: help, configs and errors must be fast.
 
 To add a method, write a function that returns a :class:`stein.rules.Rule` (or a plain ``force(key, view, memory)``),
 and add an entry to :data:`METHODS`. The registry of rules, the configs, the command line and the tests follow it.
@@ -13,15 +13,15 @@ class Method(NamedTuple):
     """A rule under its public name.
 
     Args:
-        rule: the function that makes it, as ``module.function`` of :mod:`stein.rules` or as itself.
-        summary, cost, posterior: for people; :data:`LEGEND` explains the last two.
-        options: arguments of the function that belong to the name.
+        rule: the function that makes it, as ``module.function`` of :mod:`stein.rules` or as a function.
+        summary, cost, posterior: texts for users; :data:`LEGEND` explains the last two.
+        options: arguments of the function that are fixed by the name.
         stochastic: whether it has noise.
-        preconditioner: what its Langevin step is scaled by: ``"shared"`` by all particles, ``"own"`` for each.
+        preconditioner: of its Langevin step: ``"shared"`` by all particles, or ``"own"`` for each.
         kernels: the arguments of the function that take a kernel.
         repulsion: the default for methods that repel functions and move weights; ``None`` for all others.
-        functional: whether the posterior that it approaches is one over functions; it then reads the functional prior.
-        compares: what its functional kernel sees: ``"outputs"`` or ``"probabilities"``; ``None`` without one.
+        functional: whether its target posterior is over functions; it then uses the functional prior.
+        compares: what its functional kernel compares: ``"outputs"`` or ``"probabilities"``; ``None`` without one.
         recommended: what we recommend it for, by our own numbers (docs/findings.md).
     """
 
@@ -103,7 +103,7 @@ def names() -> tuple[str, ...]:
 
 
 def lookup(name: str) -> Method:
-    """The method of this name; an unknown one is a ``ValueError`` with the nearest name."""
+    """The method of this name; raises ``ValueError`` with the nearest name if it is unknown."""
     known = ALIASES.get(name, name)
     if known not in METHODS:
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.0)[0]

@@ -1,6 +1,6 @@
-r"""Priors on one network's weights: independent over entries, one scale for all or one for each layer.
+r"""Priors on one network's weights: independent over entries, with one scale for all or one per layer.
 
-``scale`` is a number, or a pytree prefix of the weights with a number for each layer. It is a standard
+``scale`` is a number, or a pytree prefix of the weights with a number per layer. It is a standard
 deviation (normal) or a diversity b (Laplace), never a variance.
 """
 

@@ -1,4 +1,4 @@
-"""Thinned samples of a stochastic rule, and their way to the tools that judge Markov chains."""
+"""Thinned samples of a stochastic rule, and diagnostics for Markov chains."""
 
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ def collect(
     """Run a stochastic rule, and keep every ``thin``-th state after ``burn_in`` steps.
 
     Returns:
-        The last state, from which a run goes on, and the samples.
+        The last state, from which a run can continue, and the samples.
     """
     inputs.whole(0, burn_in=burn_in)
     inputs.whole(1, draws=draws, thin=thin)
@@ -48,7 +48,7 @@ def collect(
 def to_arviz(samples: Samples) -> Any:
     """An ArviZ ``InferenceData`` whose chains are the particles that are alive at the end.
 
-    It has a variable for each leaf of the weights, named by its path. Needs the extra ``stein[arviz]``.
+    It has one variable per leaf of the weights, named by its path. Needs the extra ``stein[arviz]``.
     """
     arviz = _arviz("to_arviz")
     alive = np.asarray(samples.alive[-1])
@@ -61,10 +61,11 @@ def to_arviz(samples: Samples) -> Any:
 
 @inputs.shaped
 def diagnose_functions(functions: Float[np.ndarray, "chains draws points"]) -> dict[str, np.ndarray]:
-    """Have the chains mixed where it matters? Split R-hat, bulk and tail effective sample size of f(x) at every point.
+    """Mixing of the chains: split R-hat, bulk and tail effective sample size of f(x) at every point.
 
-    Of functions and not of weights: a network has many weights for one function. R-hat near 1 and hundreds of effective
-    draws say that the chains agree; they cannot say that all chains missed the same mode. Needs ``stein[arviz]``.
+    It is for functions, not weights, because many weights give the same function. R-hat near 1 and hundreds of
+    effective draws mean that the chains agree; they cannot show that all chains missed the same mode. Needs
+    ``stein[arviz]``.
 
     Reference: Vehtari et al. (2021), "Rank-normalization, folding, and localization".
     """

@@ -16,7 +16,7 @@ Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
 
 def as_schedule(value: float | Schedule) -> Schedule:
-    """A number as the schedule that never changes."""
+    """A number as a constant schedule."""
     return value if callable(value) else constant(value)
 
 
@@ -73,7 +73,7 @@ def polynomial(initial: float, offset: float = 1.0, power: float = 0.55) -> Sche
     r"""Polynomial decay :math:`\epsilon_t = \epsilon_0\,(1 + t/b)^{-\gamma}` of a Langevin step size.
 
     For ``power`` in (0.5, 1] the steps sum to infinity and their squares do not, the Robbins-Monro condition
-    under which stochastic-gradient Langevin dynamics converges. ``offset`` is b, the steps until decay bites.
+    under which stochastic-gradient Langevin dynamics converges. ``offset`` is b, the steps before the decay sets in.
 
     >>> float(polynomial(0.5, offset=1.0, power=1.0)(jnp.asarray(3)))
     0.125

@@ -1,6 +1,6 @@
-r"""From samples to the gradient of their log density.
+r"""Estimators of the gradient of a log density from samples.
 
-Two views of the same estimators. On the particles themselves, each is an n x n matrix M that turns kernel
+They come in two forms. On the particles themselves, each is an n x n matrix M that turns kernel
 repulsion :math:`R_i = \sum_j \nabla_{x_j} k(x_i, x_j)` into a repulsion force: :math:`-\nabla\log q \approx M R`
 (:func:`kde_weights`, :func:`stein_weights`, :func:`spectral_weights`). On other samples, as a prior over
 functions needs it, :func:`ssge` and :func:`gaussian` return the score itself.
@@ -45,7 +45,7 @@ def spectral_weights(
         factor = jax.scipy.linalg.cho_factor(regular)
         return jax.scipy.linalg.cho_solve(factor, jax.scipy.linalg.cho_solve(factor, cross.T)).T
     values, vectors = jnp.linalg.eigh(regular)
-    above = jnp.cumsum(values[::-1])[::-1] - values  # what the larger eigenvalues hold already
+    above = jnp.cumsum(values[::-1])[::-1] - values  # the sum of the larger eigenvalues
     kept = above < energy * jnp.sum(values)
     inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1) ** 2, 0)
     return (cross @ (vectors * inverse[None])) @ vectors.T
@@ -61,8 +61,8 @@ def ssge(
     r"""Score :math:`\nabla\log p` at ``queries`` of the density that ``samples`` come from.
 
     RBF kernel :math:`\exp(-|x-y|^2/2w^2)` with one width w, the median distance of samples and queries
-    together; queries that are not ``alive`` (default: all are) do not count. Needs many more samples than dimensions to
-    be any good: with 50 samples of 640 dimensions the estimate is 1 % of the truth.
+    together; queries that are not ``alive`` (default: all are) do not count. Needs many more samples than
+    dimensions: with 50 samples in 640 dimensions the estimate is 1 % of the true score.
 
     Reference: Shi, Sun & Zhu (2018).
     """
@@ -86,7 +86,7 @@ def gaussian(samples: Float[Array, "m d"], queries: Float[Array, "q d"], jitter:
     samples' moments.
 
     :math:`\bar\sigma^2` is their mean variance, so that functions of any scale are regularised alike: smooth ones have
-    a covariance that is singular to the last digit.
+    a covariance that is numerically singular.
     """
     centred = samples - jnp.mean(samples, axis=0, keepdims=True)
     covariance = centred.T @ centred / (samples.shape[0] - 1)

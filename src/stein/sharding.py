@@ -1,4 +1,4 @@
-"""The particle axis laid over devices."""
+"""Sharding of the particle axis over devices."""
 
 import jax
 import numpy as np
@@ -8,10 +8,10 @@ from stein.ensembles import State
 
 
 def shard(state: State, devices: list | None = None) -> State:
-    """The same state with its particles spread over ``devices`` (all there are, unless given).
+    """The same state with its particles spread over ``devices`` (default: all).
 
     The number of particles must be a multiple of the number of devices. Nothing else changes: ``algorithm.step`` and
-    ``train.run`` take the sharded state as they take any other, and XLA moves what the kernel needs between devices.
+    ``train.run`` take the sharded state like any other, and XLA moves what the kernel needs between devices.
     """
     chosen = devices or jax.devices()
     n = state.ids.shape[0]

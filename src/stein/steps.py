@@ -1,6 +1,6 @@
 r"""How a force becomes a move: an optimiser, a Langevin step, or, for reproduction, noise inside an optimiser.
 
-A particle whose move is not finite keeps its place and its optimiser state, and is reported dead.
+A particle whose move is not finite keeps its position and its optimiser state, and is reported dead.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from stein.types import Particles
 
 
 class Move(NamedTuple):
-    """What a step has to go on: the rule's force, and the mean likelihood gradient for preconditioners."""
+    """The inputs of a step: the rule's force, and the mean likelihood gradient for preconditioners."""
 
     drift: Particles
     noise: Particles | None
@@ -28,7 +28,7 @@ class Move(NamedTuple):
 
 class Step(NamedTuple):
     """``init(particles)``; ``update(particles, state, move) -> (particles, state, alive)``; ``restart(mask, particles,
-    state)`` makes the state of the masked particles new. ``takes_noise`` says whether noise may come in."""
+    state)`` resets the state of the masked particles. ``takes_noise``: whether the step accepts noise."""
 
     init: Callable[[Particles], Any]
     update: Callable[[Particles, Any, Move], tuple[Particles, Any, Array]]
@@ -37,14 +37,14 @@ class Step(NamedTuple):
 
 
 def descend(optimiser: optax.GradientTransformation) -> Step:
-    """An Optax optimiser along the drift, one for each particle, so that clipping and the like act on each alone."""
+    """An Optax optimiser along the drift, one per particle, so that clipping and similar act on each alone."""
     return _optimised(optimiser, lambda move: move.drift, takes_noise=False)
 
 
 def noise_inside(optimiser: optax.GradientTransformation, step_size: float | Schedule) -> Step:
-    r"""Reproduction only: :math:`\phi + \zeta/\sqrt{\epsilon}` handed to an adaptive optimiser, as in the tables.
+    r"""Reproduction only: :math:`\phi + \zeta/\sqrt{\epsilon}` passed to an adaptive optimiser, as in the tables.
 
-    Wrong: Adam divides by the root of the second moment v, noise included, so that coordinate by coordinate the chain
+    Wrong: Adam divides by the root of the second moment v, noise included, so that in each coordinate the chain
     runs at the temperature :math:`1/\sqrt v` instead of 1; at :math:`\epsilon = 0.0025` below 0.035 for SGLD.
     Use :func:`langevin`.
     """
@@ -73,12 +73,12 @@ def rms(
     :math:`\lambda` is ``epsilon``.
 
     Args:
-        shared: one P for all particles, from :math:`\bar g^2` averaged over them. Coupled rules need this: then
-            :math:`D = K/n \otimes \operatorname{diag} P` is a diffusion matrix again. ``False`` is pSGLD.
-        freeze_after: keep P from this step on; while it moves, its divergence is neglected.
+        shared: one P for all particles, from :math:`\bar g^2` averaged over them. Coupled rules need this, so that
+            :math:`D = K/n \otimes \operatorname{diag} P` is a diffusion matrix. ``False`` is pSGLD.
+        freeze_after: keep P fixed from this step on; while it changes, its divergence is neglected.
 
     Limits: V starts at zero, as published, so that the first P is 10 over the gradient: a chain that starts where its
-        gradient is nearly zero is kicked far away. A larger ``epsilon`` prevents it.
+        gradient is nearly zero makes a very large first step. A larger ``epsilon`` prevents it.
 
     Reference: Li et al. (2016), "Preconditioned stochastic gradient Langevin dynamics".
     """
@@ -110,7 +110,7 @@ def langevin(step_size: float | Schedule, preconditioner: Preconditioner | None 
     :math:`\phi` is the rule's drift, :math:`\zeta` its noise. Without noise it is plain gradient ascent.
 
     Args:
-        step_size: :math:`\epsilon`, a number or a schedule such as :func:`stein.schedules.polynomial`. The scale of the
+        step_size: :math:`\epsilon`, a number or a schedule such as :func:`stein.schedules.polynomial`. It refers to the
             full-data posterior: a learning rate over the number of data points is a good start.
         preconditioner: P, see :func:`rms`; ``None`` is the identity.
     """
@@ -152,7 +152,7 @@ def _optimised(
     optimiser: optax.GradientTransformation, gradient: Callable[[Move], Particles], takes_noise: bool
 ) -> Step:
     def each(function: Callable) -> Callable:
-        """``function`` for every particle, under the promotion rules that Optax counts on."""
+        """``function`` for every particle, under the dtype promotion rules that Optax needs."""
 
         def relaxed(*arguments: Any) -> Any:
             with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

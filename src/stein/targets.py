@@ -1,7 +1,7 @@
-r"""What the particles should be distributed as, and all that a rule may look at.
+r"""The target distribution of the particles, and the view of it that a rule gets.
 
 A :class:`Target` turns particles and a minibatch into a :class:`View`: scores in weight space and in output
-space, function values, and one vjp that carries forces from functions back to weights. Rules see only views,
+space, function values, and one vjp that maps forces on functions back to weights. Rules see only views,
 never a model, a likelihood or data.
 """
 
@@ -21,7 +21,7 @@ from stein.types import Batch, Key, Model, Particles, Weights
 
 
 class View(NamedTuple):
-    """The ensemble at one step. Rows of dead particles are finite and zero where they would be summed.
+    """The ensemble at one step. Rows of dead particles are finite, and zero in every sum.
 
     ``drive`` below is gamma_t / T, the annealing factor over the temperature.
     """
@@ -37,7 +37,7 @@ class View(NamedTuple):
     prior_f: Float[Array, "n m k"]  # drive * functional prior score
     ids: Int[Array, " n"]  # random draws depend on these, not on position or device
     alive: Bool[Array, " n"]
-    log_likelihood: Float[Array, " n"]  # mean over the batch, for people to look at
+    log_likelihood: Float[Array, " n"]  # mean over the batch, for diagnostics
     log_prior: Float[Array, " n"]
 
     def pullback(self, cotangent: Float[Array, "n m k"]) -> Particles:
@@ -50,14 +50,14 @@ class View(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """Where the functional kernel looks.
+    """The points at which the functional kernel compares members.
 
     Args:
-        where: ``"batch"``, the gradient batch, or ``"independent"``, the inputs ``batch.measure`` of a batch
-            drawn on its own. Only the latter keeps the averaged drift of a stochastic rule unbiased.
-        subset: use the first so many of these points only (a batch is in random order anyway).
+        where: ``"batch"``, the gradient batch, or ``"independent"``, the inputs ``batch.measure`` of a
+            separately drawn batch. Only the latter keeps the averaged drift of a stochastic rule unbiased.
+        subset: use only this many of these points, the first ones (a batch is in random order anyway).
         extra: further inputs without labels: an array, or a function of a random key and the batch's inputs that makes
-            new ones in every step (:mod:`stein.measurements` has some; one of the key alone will do).
+            new ones in every step (see :mod:`stein.measurements`; a function of the key alone works too).
     """
 
     where: str = "batch"
@@ -65,7 +65,7 @@ class Measurement(NamedTuple):
     extra: Array | Callable[..., Array] | None = None
 
     def is_gradient_batch(self) -> bool:
-        """Whether the labelled points are all measured, as the functional rules need."""
+        """Whether all labelled points are measured, as the functional rules require."""
         return self.where == "batch" and self.subset is None
 
 
@@ -73,8 +73,8 @@ class Target(NamedTuple):
     """A distribution over one network's weights.
 
     ``sample(key)`` draws from its prior, ``init(key)`` from the model's own initialiser; ``view(...)`` is
-    documented at :func:`posterior`; ``check(x, y, whole=True)`` raises ``ValueError`` for data, or with ``whole=False``
-    for a batch, that it cannot explain; ``spaces`` are the names of its feature maps.
+    documented at :func:`posterior`; ``check(x, y, whole=True)`` raises ``ValueError`` for data (with ``whole=False``
+    for a batch) that do not fit it; ``spaces`` are the names of its feature maps.
     """
 
     sample: Callable[[Key], Weights]
@@ -103,12 +103,12 @@ def posterior(
     counted once.
 
     Args:
-        measurement: where the functional kernel looks; the gradient batch unless told.
-        functional_prior: prior over functions, read by the functional rules only (``f-svgd``, ``kde-fwgd`` ...).
+        measurement: the points of the functional kernel. Default: the gradient batch.
+        functional_prior: prior over functions, used by the functional rules only (``f-svgd``, ``kde-fwgd`` ...).
 
     Returns:
         A :class:`Target`, whose ``view(key, particles, batch, ids, alive, drive, space, functional)`` costs one
-        forward pass a particle and whatever of the rest the rule reads (under ``jit``).
+        forward pass per particle, plus whatever else the rule reads (under ``jit``).
     """
     _check_settings(num_data, measurement)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
@@ -140,7 +140,7 @@ def posterior(
             inputs = jnp.concatenate([_measured_inputs(batch, measurement)[: measurement.subset], extra])
             outputs, vjp = _outputs(model, weights, inputs)
 
-        # A particle that is not finite in anything that the others will see is out from here on.
+        # A particle with a non-finite value that affects the others counts as dead from here on.
         seen = (outputs, data.outputs, data.log_likelihood, log_prior)
         alive = alive & tree.healthy(particles) & tree.healthy(seen)
         alive = alive & (tree.healthy(data.point_scores) if functional else tree.healthy(score_w))
@@ -222,9 +222,9 @@ def density(
 
     Args:
         log_prob: log density of one particle, up to a constant.
-        sample: where particles start.
-        features: what a functional kernel compares, an (m, k) array for each particle; defaults to the
-            particle itself, flattened.
+        sample: draws a particle's starting point.
+        features: what a functional kernel compares, an (m, k) array per particle. Default: the particle itself,
+            flattened.
     """
     compare = features or (lambda w: jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(w)])[:, None])
 
@@ -265,7 +265,7 @@ def density(
 
 
 def _backward(vjp: Callable[[Array], tuple[Particles]], alive: Array, cotangent: Array) -> Particles:
-    # Masked on the way out: a dead network's own residuals may be infinite, and 0 * inf is NaN.
+    # The result is masked: a dead network's own residuals may be infinite, and 0 * inf is NaN.
     return tree.where(alive, vjp(cotangent)[0], 0)
 
 
@@ -279,7 +279,7 @@ def _check_settings(num_data: int, measurement: Measurement) -> None:
 
 
 def _extra_points(measurement: Measurement, key: Key, like: Array) -> Array:
-    """The inputs without labels of this step, in the precision of the others."""
+    """The unlabelled inputs of this step, in the precision of the others."""
     if measurement.extra is None:
         return like[:0]
     extra = measurement.extra
@@ -298,7 +298,7 @@ def _measured_inputs(batch: Batch, measurement: Measurement) -> Array:
 
 
 def check_data(model: Model, likelihood: Likelihood, x: Any, y: Any) -> None:
-    """Raise ``ValueError`` for data that this model and this likelihood cannot explain."""
+    """Raise ``ValueError`` for data that do not fit this model and this likelihood."""
     x, y = inputs.batch(x), inputs.array("y", y)
     inputs.same_rows(x, y)
     inputs.finite("y", y)

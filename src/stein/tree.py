@@ -36,12 +36,12 @@ def scale(factor: float | Float[Array, ""], x: Particles) -> Particles:
 
 
 def rows(r: Float[Array, " n"], x: Particles) -> Particles:
-    """r_i x_i: a number for each particle."""
+    """r_i x_i: one number per particle."""
     return jax.tree.map(lambda leaf: _column(r, leaf) * leaf, x)
 
 
 def mix(matrix: Float[Array, "n j"], x: Particles) -> Particles:
-    """sum_j matrix_ij x_j: the particles talk to each other."""
+    """sum_j matrix_ij x_j: linear combinations of particles."""
     return jax.tree.map(lambda leaf: jnp.tensordot(matrix, leaf, axes=1), x)
 
 
@@ -70,7 +70,7 @@ def squared_norms(x: Particles) -> Float[Array, " n"]:
 
 
 def middle(x: Particles, alive: Bool[Array, " n"]) -> Weights:
-    """Mean of the living particles that are not far out: whose norm is at most three times the median norm."""
+    """Mean of the living particles whose norm is at most three times the median norm, so without outliers."""
     norms = jnp.where(alive, squared_norms(where(alive, x, 0)), jnp.inf)
     median = jnp.sort(norms)[jnp.maximum(jnp.sum(alive) - 1, 0) // 2]
     return mean(x, alive & (norms <= 9 * median))
@@ -79,8 +79,8 @@ def middle(x: Particles, alive: Bool[Array, " n"]) -> Weights:
 def around_middle(x: Particles, alive: Bool[Array, " n"]) -> Particles:
     """x_i minus the :func:`middle`; rows of the dead become zero.
 
-    For what depends on differences only. A single particle at 1e6 would drag the mean of all so far away that the
-    differences of the others drown in rounding.
+    For quantities that depend on differences only. A single particle at 1e6 would move the mean of all so far that the
+    differences of the others are lost in rounding.
     """
     return where(alive, jax.tree.map(lambda a, m: a - m[None], x, middle(x, alive)), 0)
 
@@ -99,7 +99,7 @@ def gram(x: Particles) -> Float[Array, "n n"]:
 def squared_distances(x: Particles, alive: Bool[Array, " n"]) -> Float[Array, "n n"]:
     """|x_i - x_j|^2 from the Gram matrix.
 
-    Shifting first keeps the digits when particles are close relative to their norm; rounding can still make
+    Shifting first keeps precision when particles are close relative to their norm; rounding can still make
     a distance slightly negative, hence the clip.
     """
     products = gram(around_middle(x, alive))
@@ -108,16 +108,16 @@ def squared_distances(x: Particles, alive: Bool[Array, " n"]) -> Float[Array, "n
 
 
 def healthy(x: Particles) -> Bool[Array, " n"]:
-    """Whether particle i is finite, and so small that its squared norm is finite too.
+    """Whether particle i and its squared norm are finite.
 
     The second half matters because Gram matrices square: one entry of 1e30 would turn every distance to it
-    into infinity. Entries are compared with the largest that all of them may have at once: no sum to wait for.
+    into infinity. Entries are compared with the largest value that all of them may have at once, so no sum is needed.
     """
     wide, leaves = dtype(x), jax.tree.leaves(x)
     entries = max(1, sum(math.prod(leaf.shape[1:]) for leaf in leaves))
     bound = math.sqrt(float(jnp.finfo(wide).max) / entries)
     within = [jnp.all(jnp.abs(leaf.astype(wide)) < bound, axis=tuple(range(1, leaf.ndim))) for leaf in leaves]
-    return reduce(jnp.logical_and, within)  # NaN is below nothing
+    return reduce(jnp.logical_and, within)  # comparisons with NaN are false
 
 
 def normal(key: Key, ids: Int[Array, " n"], like: Particles) -> Particles:
@@ -128,7 +128,7 @@ def normal(key: Key, ids: Int[Array, " n"], like: Particles) -> Particles:
 def draw_like(sampler: Callable[..., Array], key: Key, like: Weights) -> Weights:
     """Draws ``sampler(key, shape, dtype)`` with the shapes and types of one network's weights."""
     leaves, structure = jax.tree.flatten(like)
-    # One draw for all leaves: a generator is long to compile, and a ResNet has many of them.
+    # One draw for all leaves: a generator is slow to compile, and a ResNet has many leaves.
     flat = sampler(key, (sum(leaf.size for leaf in leaves),), jnp.result_type(*leaves))
     draws, used = [], 0
     for leaf in leaves:

@@ -1,4 +1,4 @@
-"""The vocabulary of the library: what an array, a particle and a model are called everywhere else."""
+"""The common types of the library: arrays, particles, models and batches."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

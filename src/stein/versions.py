@@ -1,21 +1,21 @@
-"""Which JAX may be used: read from the metadata of the installed packages, before any of them computes something.
+"""Which JAX versions may be used, read from the metadata of the installed packages before anything is computed.
 
 Every module that computes with JAX calls :func:`require` when it is imported, most of them by way of
-:mod:`stein.types`; only :mod:`stein.cli.doctor` does not, because it has to say what is wrong.
+:mod:`stein.types`; only :mod:`stein.cli.doctor` does not, because it has to report what is wrong.
 """
 
 import importlib.metadata
 import re
 
 FIX = "pip install 'jax>=0.10.0,!=0.10.2,!=0.11.*' 'jaxlib>=0.10.0,!=0.10.2,!=0.11.*'"
-"""The command that replaces a wrong backend by a right one."""
+"""The command that replaces a wrong backend with a correct one."""
 OLDEST = (0, 10, 0)
 WRONG = ((0, 10, 2), (0, 11))
 """Releases that return silently wrong sums on CPU."""
 
 
 def trouble() -> str | None:
-    """What is wrong with the installed versions, in one line; None where nothing is."""
+    """What is wrong with the installed versions, in one line; None if nothing is."""
     for package in ("jax", "jaxlib"):
         try:
             version = importlib.metadata.version(package)

@@ -1,4 +1,4 @@
-"""Numbers about ensembles: how good, how calibrated, how uncertain, how far from the posterior. Plain NumPy."""
+"""Metrics of ensembles: scores, calibration, uncertainty, distance from the posterior. Plain NumPy."""
 
 from stein.metrics import calibration, classification, divergence, ood, regression, uncertainty
 

@@ -1,4 +1,4 @@
-"""Does a classifier know how often, and when, it is right? Plain NumPy."""
+"""Calibration: does a classifier know how often, and when, it is right? Plain NumPy."""
 
 from typing import NamedTuple
 
@@ -14,12 +14,12 @@ Curve = Float[np.ndarray, " points"]
 
 BINS = 30
 EDGE = 8 * float(np.finfo(np.float32).eps)
-"""A confidence so little below the edge of a bin is on it: networks answer in float32, and k of n sure members put
-their mean right on an edge."""
+"""A confidence less than this below the edge of a bin counts as on it: networks compute in float32, and k of n certain
+members put their mean exactly on an edge."""
 
 
 class Reliability(NamedTuple):
-    """For each of the equal-width bins of confidence: how many points, how sure, how often right (0 where empty)."""
+    """Per equal-width bin of confidence: number of points, mean confidence, accuracy (0 if empty)."""
 
     points: Int[np.ndarray, " bins"]
     confidence: Float[np.ndarray, " bins"]
@@ -44,10 +44,10 @@ def reliability(confidence: Points, right: Right, bins: int = BINS) -> Reliabili
 
 @shaped
 def ece(confidence: Points, right: Right, bins: int = BINS) -> float:
-    r"""Expected calibration error, :math:`\sum_i \frac{b_i}{b} |a_i - c_i|` over bins: accuracy less mean confidence.
+    r"""Expected calibration error, :math:`\sum_i \frac{b_i}{b} |a_i - c_i|` over bins: accuracy minus mean confidence.
 
     From 0 to 1. It depends on the bins, grows with their number on few points, and can be 0 for a classifier that
-    knows nothing but its own accuracy: read it beside a proper score.
+    knows only its own accuracy: read it together with a proper score.
 
     Reference: Naeini, Cooper & Hauskrecht (2015).
     """
@@ -59,7 +59,7 @@ def ece(confidence: Points, right: Right, bins: int = BINS) -> float:
 def curve(uncertainty: Points, right: Right, most: int | None = None) -> Curve:
     r"""Accuracy on the k points of lowest uncertainty, :math:`\frac1k \sum_{j \le k} r_{(j)}`, for k = 1 ... ``most``.
 
-    Points from another distribution are put in as wrong: the curve then falls late if they come last. Points of equal
+    Out-of-distribution points count as wrong: the curve falls late if they come last. Points of equal
     uncertainty share their mean, so that the order of the data does not matter.
     """
     group = ties.groups(np.asarray(uncertainty, float))
@@ -68,7 +68,7 @@ def curve(uncertainty: Points, right: Right, most: int | None = None) -> Curve:
 
 
 def perfect(right: int, most: int) -> Curve:
-    """The curve of a ranking that puts every right point first: what no uncertainty can beat."""
+    """The curve of a perfect ranking, which puts every right point first: an upper bound."""
     k = np.arange(1, most + 1)
     return np.minimum(k, right) / k
 
@@ -81,17 +81,17 @@ def area(accuracies: Curve) -> float:
 
 @shaped
 def coverage(accuracies: Curve, wanted: float = 0.97) -> int:
-    """The most points that can be answered with at least this accuracy; 0 if not even the first."""
+    """The largest number of points with at least this accuracy; 0 if there is none."""
     enough = np.flatnonzero(accuracies >= wanted - 1e-12)  # 97 of 100 is 97 %, whatever the rounding
     return int(enough[-1]) + 1 if enough.size else 0
 
 
 @shaped
 def rises(accuracies: Curve, step: int = 100) -> float:
-    r"""How far a curve is from falling all the way, :math:`\sum_k \max(0, a_{k+s} - a_k)` for k = 2s, 3s, ...
+    r"""How far a curve is from being decreasing, :math:`\sum_k \max(0, a_{k+s} - a_k)` for k = 2s, 3s, ...
 
-    Zero when less certain points are always wrong more often. The first 2s points are left out: one of them moves the
-    curve too much.
+    Zero when less certain points are always wrong more often. The first 2s points are left out: there, a single point
+    moves the curve too much.
     """
     seen = accuracies[2 * step - 1 :: step]
     return float(np.maximum(np.diff(seen), 0).sum())

@@ -1,7 +1,7 @@
-r"""How good a classifier's answers are, after prediction: plain NumPy.
+r"""Scores of a classifier's predictions: plain NumPy.
 
-``probabilities`` is (members, points, classes), ``log_probabilities`` their logarithms, which do not vanish where a
-member is sure; ``mean`` is the mean over members, the ensemble's answer; ``y`` holds class numbers.
+``probabilities`` is (members, points, classes), ``log_probabilities`` their logarithms, which do not underflow if
+a member is certain; ``mean`` is the mean over members, the ensemble's prediction; ``y`` holds class numbers.
 """
 
 import numpy as np
@@ -17,10 +17,10 @@ Labels = Int[np.ndarray, " b"]
 
 @shaped
 def probabilities(log_probabilities: Probabilities, name: str = "log_probabilities") -> Probabilities:
-    """Probabilities that sum to one in float64: rounding must not decide which of two sure answers is the surer.
+    """Probabilities that sum to one in float64: rounding must not rank two confident predictions.
 
     Raises:
-        ValueError: they are not logarithms of probabilities; ``name`` says whose.
+        ValueError: they are not logarithms of probabilities; ``name`` is used in the message.
     """
     if np.isnan(log_probabilities).any():
         raise ValueError(f"{name}: a log-probability is not a number; leave dead members out (predict.living)")
@@ -49,8 +49,8 @@ def nll(log_probabilities: Probabilities, y: Labels) -> float:
 def nll_paper(log_probabilities: Probabilities, y: Labels) -> float:
     r"""What the paper's tables call NLL, :math:`-\log \frac1b \sum_b \bar p_b(y_b)`: the logarithm outside the mean.
 
-    Only for comparison with these tables. Never above :func:`nll` (Jensen), and no proper score: it hardly notices a
-    point that is wrong with certainty.
+    Only for comparison with these tables. Never above :func:`nll` (Jensen), and not a proper score: a confident mistake
+    hardly changes it.
     """
     truth = _of_truth(log_probabilities, y)
     return float(np.log(truth.size) - logsumexp(truth))
@@ -79,9 +79,9 @@ def accuracy_of_members(probabilities: Probabilities, y: Labels) -> Float[np.nda
 
 @shaped
 def pairwise_disagreement(probabilities: Probabilities) -> float:
-    """Fraction of points to which two different members give different classes, averaged over all pairs.
+    """Fraction of points where two different members predict different classes, averaged over all pairs.
 
-    From votes: of n² ordered pairs, Σ_c votes_c² agree. A single member has nobody to disagree with: 0.
+    From votes: of n² ordered pairs, Σ_c votes_c² agree. It is 0 for a single member.
     """
     n, _, classes = probabilities.shape
     chosen = probabilities.argmax(axis=2)

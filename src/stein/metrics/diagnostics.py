@@ -1,4 +1,4 @@
-"""Is the ensemble still an ensemble? Numbers about members, kernels and forces, and what they mean in words."""
+"""Diagnostics of members, kernels and forces, and warnings in words: is the ensemble still an ensemble?"""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ def kernel(matrix: Float[Array, "n n"], alive: Bool[Array, " n"]) -> dict[str, F
 
 
 def effective_rank(features: Float[Array, "n m k"], alive: Bool[Array, " n"]) -> Float[Array, ""]:
-    r"""How many different functions there are: the exponential of the entropy of the normalised eigenvalues of the
+    r"""The number of different functions: the exponential of the entropy of the normalised eigenvalues of the
     centred Gram matrix of the members' outputs.
 
     n members that differ in independent ways have rank n - 1; members that all lie on one line have rank 1.
@@ -63,7 +63,7 @@ def stein_discrepancy(x: Particles, score: Particles, alive: Bool[Array, " n"]) 
 
 
 def troubles(found: Mapping[str, float], members: int) -> dict[str, str]:
-    """What is wrong, in words, by a short name for each kind of trouble; empty where nothing is."""
+    """Warnings by a short name for each problem; empty if there is none."""
     troubles = {}
     for space in ("weights", "functions"):
         similarity = found.get(f"similarity_{space}")

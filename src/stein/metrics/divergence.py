@@ -30,7 +30,7 @@ def spread_ratio(members: Functions, reference: Functions, where: Bool[np.ndarra
 @shaped
 def log_spread_error(members: Functions, reference: Functions) -> float:
     r""":math:`E_\mathrm{std}`, the mean over inputs of :math:`|\log(s/s_\mathrm{ref})|`: too narrow and too wide count
-    alike."""
+    equally."""
     return float(np.abs(np.log(spread(members) / spread(reference))).mean())
 
 
@@ -70,6 +70,6 @@ def energy_distance(members: Functions, reference: Functions) -> float:
 
 @shaped
 def coverage(members: Functions, reference: Functions, deviations: float = 2.0) -> float:
-    """Fraction of the inputs where the mean of the reference lies within so many spreads of the members' mean."""
+    """Fraction of inputs where the reference's mean is within ``deviations`` spreads of the members' mean."""
     shift = np.mean(members, axis=0, dtype=float) - np.mean(reference, axis=0, dtype=float)
     return float((np.abs(shift) <= deviations * spread(members)).mean())

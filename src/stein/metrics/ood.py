@@ -1,4 +1,4 @@
-"""Does a score tell points of another kind from the test points? Plain NumPy."""
+"""Out-of-distribution detection: does a score separate points from outside from the test points? Plain NumPy."""
 
 import numpy as np
 from jaxtyping import Float
@@ -25,8 +25,8 @@ def auroc(outside: Scores, inside: Scores) -> float:
 def aupr(outside: Scores, inside: Scores) -> float:
     r"""Average precision, :math:`\sum_t P_t (R_t - R_{t-1})` over thresholds t from the highest score down.
 
-    Precision P is the fraction of points from outside among those above the threshold, recall R the fraction of the
-    outside that is found. A score that tells nothing gets the fraction of points that are from outside, not 1/2.
+    Precision P is the fraction of points from outside among those above the threshold, recall R the fraction of
+    outside points that is detected. An uninformative score gets the fraction of outside points, not 1/2.
     """
     found, false_alarms = _counts("aupr", outside, inside)
     return float((np.diff(found, prepend=0) * found / (found + false_alarms)).sum() / len(outside))
@@ -34,14 +34,14 @@ def aupr(outside: Scores, inside: Scores) -> float:
 
 @shaped
 def fpr95(outside: Scores, inside: Scores, recall: float = 0.95) -> float:
-    """Fraction of the inside that raises a false alarm at the first threshold that finds 95 % of the outside."""
+    """False-positive rate on inside points at the first threshold that detects 95 % of the outside points."""
     found, false_alarms = _counts("fpr95", outside, inside)
     return float(false_alarms[np.argmax(found >= recall * len(outside) - 1e-9)] / len(inside))
 
 
 @shaped
 def ratio(outside: Scores, inside: Scores) -> float:
-    """Mean score outside over mean score inside: how much more uncertain. NaN if nothing inside is uncertain at all."""
+    """Mean score outside over mean score inside: how much more uncertain. NaN if all scores inside are zero."""
     below = float(np.mean(inside, dtype=float))
     return float(np.mean(outside, dtype=float)) / below if below else float("nan")
 
@@ -57,14 +57,14 @@ def ranks(values: Scores) -> Scores:
 
 @shaped
 def rank_correlation(a: Float[np.ndarray, " b"], b: Float[np.ndarray, " b"]) -> float:
-    """Spearman's correlation: do both order the points alike? 0 where one of them does not order them at all."""
+    """Spearman's correlation: do both order the points alike? 0 if one of them is constant."""
     x, y = (ranks(v) - (len(v) + 1) / 2 for v in (a, b))
     size = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / size if size > 0 else 0.0
 
 
 def _counts(what: str, outside: Scores, inside: Scores) -> tuple[Scores, Scores]:
-    """How many points from outside and inside reach each threshold, for every different score, the highest first."""
+    """The numbers of outside and inside points that reach each threshold: every distinct score, highest first."""
     group = ties.groups(-_together(what, outside, inside))
     parts = group[: len(outside)], group[len(outside) :]
     found, false_alarms = (np.cumsum(np.bincount(part, minlength=group.max() + 1)).astype(float) for part in parts)

@@ -1,7 +1,8 @@
-r"""How good predictions of numbers are. Each member predicts :math:`N(\mu_i, \sigma_i^2)`; the
-ensemble predicts their mixture.
-Plain NumPy. ``means`` and ``sigmas`` are (members, points, targets), ``y`` is (points, targets); of a single target the
-last axis may be missing. A sigma of zero is certainty: the limits for small sigmas.
+r"""Scores of regression predictions.
+
+Each member predicts :math:`N(\mu_i, \sigma_i^2)`; the ensemble predicts their mixture.
+Plain NumPy. ``means`` and ``sigmas`` are (members, points, targets), ``y`` is (points, targets); for a single target
+the last axis may be missing. A sigma of zero means certainty: the limit of small sigmas.
 """
 
 import math
@@ -26,15 +27,15 @@ def rmse(means: Members, y: Targets) -> float:
 def nll(means: Members, sigmas: Members, y: Targets) -> float:
     r"""Negative log-likelihood, :math:`-\frac1b \sum_b \log \frac1n \sum_i N(y_b; \mu_{ib}, \sigma_{ib}^2)`.
 
-    Targets of a point are independent given the member, not given the mixture. Infinite if all members are certain that
-    a point has another target than it has.
+    Targets of a point are independent given the member, not given the mixture. Infinite if all members are certain of
+    a wrong target at some point.
     """
     return _mean(math.log(len(means)) - np.logaddexp.reduce(_log_density(means, sigmas, y), axis=0))
 
 
 @shaped
 def nll_members(means: Members, sigmas: Members, y: Targets) -> float:
-    """Mean over members of their own; never below the mixture's (Jensen)."""
+    """Mean over members of their own :func:`nll`; never below the mixture's (Jensen)."""
     return _mean(-_log_density(means, sigmas, y))
 
 
@@ -46,7 +47,7 @@ def crps(means: Members, sigmas: Members, y: Targets) -> float:
         - \tfrac1{2n^2} \sum_{ij} A\big(\mu_i - \mu_j, \sqrt{\sigma_i^2 + \sigma_j^2}\big),
 
     where :math:`A(\mu, \sigma) = 2\sigma\varphi(\mu/\sigma) + \mu(2\Phi(\mu/\sigma) - 1)` is the mean of :math:`|N(\mu,
-    \sigma^2)|`. The absolute error, if all members say the same number with certainty.
+    \sigma^2)|`. It is the absolute error if all members predict the same number with certainty.
 
     Cost: n² b k, memory of n b k.
     Reference: Grimit, Gneiting, Berrocal & Johnson (2006).
@@ -63,7 +64,7 @@ def crps(means: Members, sigmas: Members, y: Targets) -> float:
 def levels(means: Members, sigmas: Members, y: Targets) -> Targets:
     r"""The mixture's distribution function at the targets, :math:`\frac1n \sum_i \Phi((y - \mu_i)/\sigma_i)`.
 
-    Evenly spread over (0, 1) if the predictions are calibrated.
+    Uniform on (0, 1) if the predictions are calibrated.
     """
     _check(means=means, sigmas=sigmas, y=y)
     return _normal_cdf(_standardised(y[None] - np.asarray(means, float), sigmas)).mean(axis=0)
@@ -71,7 +72,7 @@ def levels(means: Members, sigmas: Members, y: Targets) -> Targets:
 
 @shaped
 def coverage(levels: Targets, wanted: float) -> float:
-    """Fraction of targets inside the central interval that should hold ``wanted`` of them."""
+    """Fraction of targets inside the central interval of probability ``wanted``."""
     _check(levels=levels)
     return float((np.abs(levels - 0.5) <= wanted / 2).mean())
 
@@ -79,19 +80,19 @@ def coverage(levels: Targets, wanted: float) -> float:
 def _log_density(means: Members, sigmas: Members, y: Targets) -> Float[np.ndarray, "n b"]:
     _check(means=means, sigmas=sigmas, y=y)
     residual = _standardised(y[None] - np.asarray(means, float), sigmas)
-    missed = np.isinf(residual)  # with certainty: whatever the width, the density is zero
+    missed = np.isinf(residual)  # sigma is zero, and the density is too
     with np.errstate(divide="ignore"):
         each = 0.5 * np.where(missed, 0, residual) ** 2 + np.log(sigmas) + 0.5 * math.log(2 * math.pi)
     return np.where(missed.any(axis=2), -np.inf, -each.sum(axis=2))
 
 
 def _mean(costs: np.ndarray) -> float:
-    """What a certain miss costs, no certain hit makes up for."""
+    """The mean, infinite if any cost is, whatever the others are."""
     return math.inf if np.isposinf(costs).any() else float(costs.mean())
 
 
 def _check(**named: np.ndarray) -> None:
-    """What is not finite would be outside of every interval, and no number would say so."""
+    """Reject non-finite values: they would count as outside every interval without notice."""
     for name, values in named.items():
         if not np.isfinite(values).all():
             raise ValueError(f"{name}: a value is not finite; leave dead members and missing targets out")
@@ -100,7 +101,7 @@ def _check(**named: np.ndarray) -> None:
 
 
 def _standardised(difference: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
-    """Differences over sigma: zero stays zero, and everything else is infinitely far from a certain answer."""
+    """Differences over sigma: zero stays zero; any other difference over sigma = 0 is infinite."""
     with np.errstate(divide="ignore", over="ignore"):
         return np.divide(difference, sigmas, out=np.zeros_like(difference), where=difference != 0)
 

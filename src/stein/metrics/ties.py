@@ -1,14 +1,14 @@
-"""Which scores are equal: rounding must not decide which of two equal points comes first."""
+"""Ties between scores: rounding must not decide which of two equal points comes first."""
 
 import numpy as np
 from jaxtyping import Float, Int
 
 ROUNDING = 64 * float(np.finfo(float).eps)
-"""Relative to the scores themselves: sums over tens of members and classes are off by no more, in whatever order."""
+"""Relative to the scores themselves: the error of sums over tens of members and classes, in any order."""
 
 
 def groups(scores: Float[np.ndarray, " b"]) -> Int[np.ndarray, " b"]:
-    """The place of every score among the different ones, from 0 for the lowest; those that differ by rounding share it.
+    """The rank of every score among the distinct ones, from 0; scores that differ by rounding share it.
 
     >>> groups(np.array([0.3, 7.0, 0.1 + 0.2])).tolist()
     [0, 1, 0]

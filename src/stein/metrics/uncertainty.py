@@ -1,4 +1,4 @@
-r"""What a classifier's members say about their own uncertainty. ``probabilities`` is (members, points, classes).
+r"""Uncertainty of a classifier. ``probabilities`` is (members, points, classes).
 
 Entropies are over log C, so that 1 is a uniform prediction.
 """
@@ -15,10 +15,10 @@ Points = Float[np.ndarray, " b"]
 
 @shaped
 def entropy(mean: Float[np.ndarray, "b c"]) -> Points:
-    r"""Entropy of predictions, :math:`-\sum_c p_c \log p_c / \log C`: all uncertainty, whatever it comes from.
+    r"""Entropy of predictions, :math:`-\sum_c p_c \log p_c / \log C`: total uncertainty, from all sources.
 
-    The largest probability is taken as 1 less the others, whose digits it does not have when it is nearly 1. Summed in
-    the order of their size, so that the order of the classes does not matter.
+    The largest probability is computed as 1 minus the others, which is more precise when it is nearly 1. Terms are
+    summed in order of size, so that the order of the classes does not matter.
     """
     p = np.sort(_sum_to_one("mean", mean), axis=1)
     others = p[:, :-1]
@@ -28,13 +28,13 @@ def entropy(mean: Float[np.ndarray, "b c"]) -> Points:
 
 @shaped
 def disagreement(probabilities: Probabilities) -> Points:
-    """Model disagreement: the standard deviation over members (n - 1), averaged over classes; 0 of a single one."""
+    """Model disagreement: the standard deviation over members (n - 1), averaged over classes; 0 for a single member."""
     return np.sqrt(_variance(probabilities)).mean(axis=1)
 
 
 @shaped
 def rms_disagreement(probabilities: Probabilities) -> Points:
-    """The root of the class-averaged variance: the paper's formula, where its tables have :func:`disagreement`.
+    """The root of the class-averaged variance: the paper's formula; its tables use :func:`disagreement`.
 
     It orders points differently, because the root of a mean is not the mean of roots.
     """
@@ -43,10 +43,10 @@ def rms_disagreement(probabilities: Probabilities) -> Points:
 
 @shaped
 def mutual_information(probabilities: Probabilities) -> Points:
-    r"""Entropy of the mean less the mean entropy of the members: what more data could still teach.
+    r"""Entropy of the mean minus the mean entropy of the members: the part that more data could reduce.
 
-    As the mean divergence of the members from their mean, :math:`\frac1n \sum_i \mathrm{KL}(p_i \| \bar p) / \log C`,
-    which is the same, never negative, and exactly zero where all say the same.
+    Computed as the mean divergence from the mean, :math:`\frac1n \sum_i \mathrm{KL}(p_i \| \bar p) / \log C`,
+    which is equal, never negative, and exactly zero if all members agree.
     """
     p = _sum_to_one("probabilities", probabilities)
     mean = p[0] + (p - p[0]).mean(axis=0)
@@ -54,13 +54,13 @@ def mutual_information(probabilities: Probabilities) -> Points:
 
 
 def _variance(probabilities: Probabilities) -> Float[np.ndarray, "b c"]:
-    """From the differences to the first member, which are exactly zero where all say the same."""
+    """From the differences to the first member, which are exactly zero if all members agree."""
     p = _sum_to_one("probabilities", probabilities)
     return np.var(p - p[0], axis=0) * (len(p) / max(len(p) - 1, 1))
 
 
 def _sum_to_one(name: str, probabilities: np.ndarray) -> np.ndarray:
-    """In float64 and one after the other in memory, which decides in what order they are added."""
+    """In float64 and contiguous, because the memory layout decides the order of summation."""
     p = np.asarray(probabilities, float, order="C")
     if not np.allclose(p.sum(axis=-1), 1, atol=1e-3):
         raise ValueError(f"{name}: must sum to one over classes; logits become probabilities by jax.nn.softmax")

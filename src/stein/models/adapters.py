@@ -28,7 +28,7 @@ def from_function(init: Callable[[Key], Any], apply: Callable[[Any, Array], Arra
     (5, 2)
     """
 
-    @eqx.filter_jit  # so that the weights, of which nothing is kept, are not computed
+    @eqx.filter_jit  # so that the weights, which are discarded, are not computed
     def rest(key: Key) -> Any:
         return eqx.filter(init(key), eqx.is_inexact_array, inverse=True)
 
@@ -50,7 +50,7 @@ def from_equinox(make: Callable[[Key], Any]) -> Model:
         make: ``make(key)`` builds the module. Its floating-point JAX arrays are the weights.
 
     Raises:
-        ValueError: the module keeps state (``BatchNorm``, ``SpectralNorm``) or has dropout that is not switched off.
+        ValueError: the module keeps state (``BatchNorm``, ``SpectralNorm``) or has active dropout.
 
     >>> model = from_equinox(lambda key: eqx.nn.MLP(3, 2, width_size=8, depth=1, key=key))
     >>> model.apply(model.init(jax.random.key(0)), jax.numpy.ones((5, 3))).shape
@@ -128,7 +128,7 @@ def from_nnx(make: Callable[[Any], Any]) -> Model:
             nested dict of arrays; all other variables are constants, taken once.
 
     Raises:
-        ValueError: the module keeps batch statistics or has dropout that is not switched off.
+        ValueError: the module keeps batch statistics or has active dropout.
         ImportError: flax is not installed.
 
     >>> from flax import nnx

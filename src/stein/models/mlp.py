@@ -18,7 +18,7 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
 
     Args:
         sizes: the width of the inputs, of every hidden layer, and of the outputs.
-        activation: :math:`a`, of each entry alone, applied after every layer but the last.
+        activation: :math:`a`, element-wise, applied after every layer but the last.
 
     Returns:
         A model on inputs ``(b, sizes[0])``. Weights and biases are drawn from
@@ -41,7 +41,7 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
 
     def apply(weights: Weights, inputs: Array) -> Array:
         # Points are columns, as in the formula. With inputs shared by all particles, vmap makes the first layer one
-        # product of their stacked weights as they lie in memory; with points as rows it would transpose the weights.
+        # product with their stacked weights as stored; with points as rows it would transpose the weights.
         hidden = inputs.T.astype(weights[0].weight.dtype)
         for layer in weights[:-1]:
             hidden = activation(_affine(layer, hidden))

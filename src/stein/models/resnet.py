@@ -16,7 +16,7 @@ _FILTERS = (16, 32, 64)
 
 
 class _Layer(eqx.Module):
-    """Weights whose last axis is the outputs; made with the bounds of their first values in place of these."""
+    """Weights whose last axis is the outputs; created with the bounds of their initial values as placeholders."""
 
     weight: Float[Array, "*inputs c2"]
     bias: Float[Array, " c2"]
@@ -79,7 +79,7 @@ def resnet32(num_classes: int = 10, channels: int = 3, blocks: int = 5) -> Model
     r"""The CIFAR residual network without batch normalisation.
 
     One 3x3 convolution with 16 filters; three stages of ``blocks`` residual blocks with 16, 32 and 64 filters, two
-    3x3 convolutions with biases a block; the mean over pixels; one linear layer. Between stages the shortcut takes
+    3x3 convolutions with biases per block; the mean over pixels; one linear layer. Between stages the shortcut takes
     every second pixel and fills the new channels with zeros, so it has no weights.
 
     Args:
@@ -123,8 +123,8 @@ def _slide(
 
 
 # On a CPU, XLA is fast at one member's convolution in the layout above. It is slower at those of several members
-# together, and far slower at the gradients that JAX derives, if these stand in a loop, as training does (`make bench`).
-# So members take turns there, and both gradients are written as such convolutions.
+# together, and far slower at the gradients that JAX derives inside a loop, as in training (`make bench`). So members
+# run one after the other there, and both gradients are written as such convolutions.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _in_turns(
     images: Float[Array, "b h w c"], filters: Float[Array, "k l c c2"], stride: int
@@ -138,7 +138,7 @@ def _forward(images: Array, filters: Array, stride: int) -> tuple[Array, tuple[A
 
 def _backward(stride: int, saved: tuple[Array, Array], cotangent: Float[Array, "b h2 w2 c2"]) -> tuple[Array, Array]:
     images, filters = saved
-    # Where the stride passed over a pixel, nothing comes back.
+    # Pixels that the stride skipped have zero gradient.
     sizes = zip(images.shape[1:3], cotangent.shape[1:3], strict=True)
     gaps = [(0, before - stride * (after - 1) - 1, stride - 1) for before, after in sizes]
     cotangent = jax.lax.pad(cotangent, jnp.zeros((), cotangent.dtype), [(0, 0, 0), *gaps, (0, 0, 0)])

@@ -1,4 +1,4 @@
-"""Models made from another model: part of it frozen, or an observation noise added to it."""
+"""Models made from another model: part of it frozen, or observation noise added."""
 
 import math
 from collections.abc import Callable, Collection
@@ -28,7 +28,7 @@ def split(
         particles: a predicate on the path of a weight, such as ``lambda path: "head" in path`` for the path
             ``"head/kernel"``; or ``"last-layer"``: the layers nearest to the outputs in whose weights, all taken
             together, the outputs are affine. That is the final linear layer, or all of them if the network has
-            several heads. It is found from the function itself, not from names.
+            several heads. It is determined from the function itself, not from names.
         example: a batch of inputs, needed to find the last layer.
 
     Returns:
@@ -104,7 +104,7 @@ def with_log_sigma(model: Model, initial: float = 0.0) -> Model:
 
 
 def _last_layer(model: Model, weights: Weights, example: Array) -> list[bool]:
-    """Which leaves belong to the layers nearest to the outputs in which these are jointly affine."""
+    """Which leaves belong to the layers nearest to the outputs in which the outputs are jointly affine."""
     flat, structure = jax.tree_util.tree_flatten_with_path(weights)
     leaves = [leaf for _, leaf in flat]
     layer_of = [_join(path[:-1]) for path, _ in flat]
@@ -129,7 +129,7 @@ def _last_layer(model: Model, weights: Weights, example: Array) -> list[bool]:
         tolerance = math.sqrt(eps) * change + 100 * eps * np.abs(here).max()
         return bool(bend <= tolerance < change)
 
-    # Below a linear head other layers (a LayerNorm, say) are affine too; only the one nearest to the outputs counts.
+    # Below a linear head other layers (such as a LayerNorm) are affine too; only the one nearest to the outputs counts.
     steps = _steps_to_output(model, leaves, structure, example)
     distance = {layer: max(s for s, of in zip(steps, layer_of, strict=True) if of == layer) for layer in layers}
     last: set[str] = set()

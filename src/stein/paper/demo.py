@@ -1,7 +1,7 @@
-"""The main job on a fresh machine: four ensembles beside the posterior on the paper's regression task, in a minute.
+"""The demo: four ensembles beside the posterior on the paper's regression task, in about a minute.
 
-They are the rows of `stein reproduce fig1 --preset corrected`, with fewer members. f-SVGD is not among them: with few
-members it is far too wide at the data, and the draws of its functional prior make it the slowest of all.
+They are the rows of `stein reproduce fig1 --preset corrected`, with fewer members. f-SVGD is not included: with few
+members it is far too wide at the data, and the draws of its functional prior make it the slowest.
 """
 
 import math
@@ -22,7 +22,7 @@ from stein.report import html, plots
 from stein.storage import durable
 from stein.storage.documents import write_json
 
-# The paper's steps and rate, at which docs/findings.md holds, and fewer members than its 50: a minute on two cores.
+# The paper's steps and rate, for which docs/findings.md holds, with fewer than its 50 members: a minute on two cores.
 PARTICLES, STEPS, LEARNING_RATE = 30, 10_000, 1e-3
 FRAMES = 20
 RECOMMENDED = "fw-SVGD"
@@ -62,7 +62,7 @@ NEXT = (
 
 
 class Result(NamedTuple):
-    """The members' functions on the grid at the end, those of the posterior among them, and during training."""
+    """The members' functions on the grid, at the end (with draws from the posterior) and during training."""
 
     task: toys.Task
     members: dict[str, Members]
@@ -72,7 +72,7 @@ class Result(NamedTuple):
 
     @property
     def rows(self) -> dict[str, Numbers]:
-        """The numbers of every method, and last those of the draws."""
+        """The numbers of every method, then those of the posterior draws."""
         return self.numbers | {f"{self.task.particles} draws of the posterior": self.floor}
 
 
@@ -80,7 +80,7 @@ def run(*, steps: int = STEPS, seed: int = 42, begin: Progress) -> Result:
     """Train every method on the same data from the same prior draws, two at a time.
 
     Args:
-        begin: called with a method and its number of steps; returns what is told the steps done.
+        begin: called with a method and its number of steps; returns a function to report the steps done.
     """
     task = toys.regression()._replace(particles=PARTICLES, steps=steps, learning_rate=LEARNING_RATE)
     posterior = reference.posterior("regression")
@@ -113,12 +113,12 @@ def run(*, steps: int = STEPS, seed: int = 42, begin: Progress) -> Result:
 def _two_at_a_time(
     trained: Callable[[variants.Variant], Members], rows: Sequence[variants.Variant], stopped: threading.Event
 ) -> dict[str, Members]:
-    """In threads: XLA leaves Python free while it computes. The last rows take longest and are begun first."""
+    """In threads, since XLA releases the GIL while it computes. The last rows take longest and start first."""
     with ThreadPoolExecutor(2) as pool:
         work = {pool.submit(trained, variant): variant.label for variant in reversed(rows)}
         try:
             made = {work[future]: future.result() for future in as_completed(work)}
-        except BaseException:  # Ctrl-C, or one of them failed: the others end with their chunk
+        except BaseException:  # Ctrl-C or a failure: the others stop after their chunk
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -134,7 +134,7 @@ def table(result: Result) -> tuple[list[str], list[list[str]]]:
 
 
 def sentences(numbers: Mapping[str, Numbers], floor: Numbers) -> list[str]:
-    """What the numbers say: who is closest to the posterior, and who is too narrow or too wide where."""
+    """The numbers in words: which method is closest to the posterior, and where methods are too narrow or wide."""
     return [*_who_is_closest(numbers, floor), *(_widths(label, row) for label, row in numbers.items())]
 
 
@@ -161,7 +161,7 @@ def _who_is_closest(numbers: Mapping[str, Numbers], floor: Numbers) -> list[str]
 
 
 def _percent(error: float) -> str:
-    """A mean logarithm of ratios as the factor that it stands for."""
+    """A mean log ratio as a percentage or a factor."""
     factor = math.exp(error)
     return f"{factor - 1:.0%}" if factor < 2 else f"a factor of {factor:.1f}"
 
@@ -180,7 +180,7 @@ def _and(words: Sequence[str]) -> str:
 
 
 def write(result: Result, folder: Path) -> None:
-    """regression.png, training.gif, numbers.json and report.html."""
+    """Write regression.png, training.gif, numbers.json and report.html."""
     task = result.task
     x, y = task.x[:, 0], task.y[:, 0]
     picture, film = folder / "regression.png", folder / "training.gif"

@@ -1,12 +1,12 @@
-"""The paper's image tables: every row a run that can be resumed, judged at its end, beside the paper's numbers.
+"""The paper's image tables: every row is a run that can be resumed, evaluated beside the paper's numbers.
 
 ::
 
     cells/h-svgd-l-42/    a run directory, with evaluation.json and curves.json; not for committing
-    table.json            a list: one row and seed each
+    table.json            a list with one entry per row and seed
     table.md, table.tex   means and standard errors beside the paper's
     calibration.md, corruption.md
-    about.json            the command, the config of every row, how long it took
+    about.json            the command, the config of every row, the training times
     learning.png, calibration.png, corruption.png
 """
 
@@ -32,7 +32,7 @@ from stein.runs.pool import make_missing, seconds, trained
 from stein.storage import documents
 
 Columns = dict[str, tuple[str, int]]
-"""What a table shows: by the number's name its title and its digits."""
+"""The columns of a table: title and digits by the number's name."""
 SHOWN: Columns = {
     "accuracy": ("accuracy", 3), "auroc_h": ("AUROC(H)", 3), "auroc_md": ("AUROC(MD)", 3), "h_ratio": ("Ho/Ht", 2),
     "md_ratio": ("MDo/MDt", 2), "ece": ("ECE", 3), "nll_paper": ("NLL, paper's", 3), "nll": ("NLL", 3),
@@ -51,7 +51,7 @@ Published = dict[tuple[str, bool], dict[str, float]]
 
 
 class Cell(NamedTuple):
-    """One run of a table: what a process needs to know to make it."""
+    """One run of a table: what a process needs to make it."""
 
     table: str
     preset: Preset
@@ -73,17 +73,17 @@ def cells(table: str, preset: Preset, methods: Sequence[str] = (), seeds: Sequen
 
 
 def make(folder: Path, wanted: Sequence[Cell], workers: int, begin: Progress) -> None:
-    """Train and judge what is not finished yet, in so many processes; with one, its progress bar is shown."""
+    """Train and evaluate the unfinished cells, in ``workers`` processes; a single one shows its progress bar."""
     missing = {cell.place(folder): cell for cell in wanted if not RunFolder(cell.place(folder)).evaluation.exists()}
     budgets = [protocols.protocol(cell.table, cell.preset) for cell in missing.values()]
     for section, outside in {(budget.data, budget.outside) for budget in budgets}:
-        images.obtain(section, outside, begin)  # now, not when an ensemble has been trained for hours
+        images.obtain(section, outside, begin)  # now, not after hours of training
     steps = sum(budget.steps for budget in budgets)
     make_missing(partial(make_cell, folder), missing, steps, workers, begin)
 
 
 def make_cell(folder: Path, cell: Cell, show: bool = False) -> None:
-    """Train one run to its end, from wherever it was, and judge it."""
+    """Train one run to its end, from wherever it was, and evaluate it."""
     config, place = protocols.config(cell.table, cell.preset, cell.row, cell.seed), cell.place(folder)
     with trained(config, place, show):
         assess.run(RunFolder(place), protocols.protocol(cell.table, cell.preset).outside, corruption=True)
@@ -93,7 +93,7 @@ def make_cell(folder: Path, cell: Cell, show: bool = False) -> None:
 
 
 def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
-    """The tables and figures of the cells that are finished, and the learning curves of those that are begun."""
+    """Write tables and figures of the finished cells, and learning curves of those that have begun."""
     begun = [cell for cell in wanted if RunFolder(cell.place(folder)).config.exists()]
     if not begun:
         return
@@ -124,12 +124,12 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
 
 
 def _learned(folder: Path, cell: Cell) -> list[dict[str, Any]]:
-    """What was measured on the test images during training."""
+    """The test metrics during training."""
     return [row for row in RunFolder(cell.place(folder)).rows() if "test_accuracy" in row]
 
 
 def _so_far(folder: Path, cell: Cell, learned: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How far a run has come that is not finished."""
+    """The progress of an unfinished run."""
     last = {key: row[key] for row in learned[-1:] for key in ("step", "test_accuracy", "test_nll")}
     return {"seconds": seconds(cell.place(folder)), "of": protocols.protocol(cell.table, cell.preset).steps} | last
 
@@ -211,9 +211,9 @@ NOISE = {False: "without noise (β = 0)", True: "with noise (β = 1)"}
 
 
 def draw(folder: Path, learned: dict[Cell, list[dict[str, Any]]], finished: Sequence[Cell]) -> None:
-    """Learning curves, calibration and corruption of every row; noise off on the left, on on the right.
+    """Learning curves, calibration and corruption of every row; without noise on the left, with noise on the right.
 
-    Curves are those of the last seed; those of the corruption are means over seeds.
+    Curves are of the last seed; those of the corruption are means over seeds.
     """
 
     def panels(cells: Sequence[Cell], read: Callable[[Cell], Any]) -> dict[str, dict[str, Any]]:
@@ -226,7 +226,7 @@ def draw(folder: Path, learned: dict[Cell, list[dict[str, Any]]], finished: Sequ
         return documents.read_json(RunFolder(cell.place(folder)).curves)
 
     def calibration(cell: Cell) -> dict[str, Any]:
-        (first, *_) = curves(cell)["calibration"].values()  # the set that the table is about
+        (first, *_) = curves(cell)["calibration"].values()  # the main set of the table
         return first
 
     shown = {}

@@ -23,7 +23,7 @@ SEEDS = (38, 39, 40, 41, 42)
 
 
 class Row(NamedTuple):
-    """A row of a table: the method under the paper's name, and what the paper chose for it."""
+    """A row of a table: the method under the paper's name, and the paper's settings for it."""
 
     label: str
     method: str
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As a file or a folder is called."""
+        """Its name in file and folder names."""
         return self.method + ("-exact" if self.exact else "") + ("-stochastic" if self.stochastic else "")
 
 
@@ -74,7 +74,7 @@ class Protocol(NamedTuple):
 
     rows: tuple[Row, ...]
     data: Data
-    outside: tuple[str, ...]  # what is out of distribution, for `stein evaluate --ood`
+    outside: tuple[str, ...]  # out-of-distribution sets, for `stein evaluate --ood`
     model: Model
     prior: float
     start: Literal["prior", "model"]
@@ -98,9 +98,9 @@ PROTOCOLS = {
     ),
 }  # fmt: skip
 
-# What a preset changes: mostly a smaller budget. Smoke goes without diagnostics, which take as long to compile as the
-# rest of it. The digits are small as they are. On a laptop the learning rate falls: with the paper's constant one, all
-# members see the same batches and the last steps of a short run decide a per cent.
+# What a preset changes: mostly a smaller budget. Smoke has no diagnostics, which take as long to compile as the
+# rest of it. The digits are small anyway. On a laptop the learning rate decays: with the paper's constant one, all
+# members see the same batches and the last steps of a short run change the result by a per cent.
 BUDGETS: dict[str, dict[str, dict[str, Any]]] = {
     "table1": {
         "smoke": {
@@ -127,7 +127,7 @@ BUDGETS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def protocol(table: str, preset: Preset) -> Protocol:
-    """A table at a budget; ``paper`` and ``corrected`` have the paper's, and a row more."""
+    """A table at a budget; ``paper`` and ``corrected`` have the paper's, and one more row."""
     return PROTOCOLS[table]._replace(**BUDGETS[table].get(preset, {}))
 
 
@@ -154,7 +154,7 @@ def config(table: str, preset: Preset, row: Row, seed: int) -> Config:
 
 
 def _method(row: Row, corrected: bool, members: int) -> dict[str, Any]:
-    """The row's method as published, or with its noise where it belongs: Langevin steps, Cholesky root, exact."""
+    """The row's method as published, or with the correct noise: Langevin steps, Cholesky root, exact repulsion."""
     if row.method == "f-svgd":  # as many draws as members; at more points the estimated score vanishes
         return {"name": row.method, "functional_prior": "ssge", "prior_draws": members, "prior_points": 10}
     if not row.stochastic:

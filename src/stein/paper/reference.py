@@ -1,6 +1,6 @@
-"""The posterior of a toy task by a long run of NUTS, and the draws of it that come with the package.
+"""The posterior of a toy task by a long run of NUTS, and the draws from it that come with the package.
 
-A run directory holds the last checkpoint and every kept draw of the weights; a run that was cut goes on where it was.
+A run directory holds the last checkpoint and every kept draw of the weights; an interrupted run continues from there.
 """
 
 import io
@@ -35,12 +35,12 @@ class Length(NamedTuple):
 
 
 def sample(task: Task, folder: Path, length: Length, *, seed: int = 0, say: Callable[[str], None], show: bool) -> None:
-    """Run the chains, or go on with them, until all draws are in ``folder/draws``. Needs float64.
+    """Run or continue the chains until all draws are in ``folder/draws``. Needs float64.
 
-    Each chain starts at a network trained from its own prior draw: from raw prior draws they do not converge.
+    Each chain starts at a network trained from its own prior draw: from prior draws they do not converge.
 
     Args:
-        say: told in a few words what begins.
+        say: called with a short message when a phase begins.
         show: draw a progress bar.
     """
     if not jax.config.read("jax_enable_x64"):
@@ -81,7 +81,7 @@ def sample(task: Task, folder: Path, length: Length, *, seed: int = 0, say: Call
 
 
 class Draws(NamedTuple):
-    """What the kept draws say at the task's points, and what the sampler said about each draw."""
+    """The kept draws' predictions at the task's points, and the sampler's facts about each draw."""
 
     said: Float[np.ndarray, "chains draws g c"]
     facts: dict[str, Float[np.ndarray, "chains draws"]]
@@ -103,7 +103,7 @@ def _draw(folder: Path, step: int) -> Path:
 
 
 class Posterior(NamedTuple):
-    """What the package knows of a task's posterior.
+    """The packaged posterior of a task.
 
     Regression: ``draws`` (m, 141) of f on :data:`~stein.paper.toys.GRID`. Classification: ``draws`` (m, 350, 5)
     of the probabilities at the test and OOD points, and ``mean`` (10000, 5), those of all draws on the plane. ``about``
@@ -125,9 +125,9 @@ def posterior(name: str) -> Posterior:
 
 
 def publish(task: Task, draws: Draws, folder: Path, length: Length) -> dict[str, Any]:
-    """Thin the draws to less than 1 MB, ``folder/NAME.npz``, and write diagnostics and traces of all of them beside it.
+    """Thin the draws to less than 1 MB in ``folder/NAME.npz``, and write diagnostics and traces of all draws.
 
-    Traces are of the log density and of f, or the probability of the first class, at five of the points.
+    Traces show the log density and f, or the probability of the first class, at five of the points.
     """
     about: dict[str, Any] = {
         "command": f"stein reproduce hmc --tasks {task.name}",
@@ -159,9 +159,9 @@ def publish(task: Task, draws: Draws, folder: Path, length: Length) -> dict[str,
 
 
 def _floor(task: Task, probabilities: np.ndarray, mean: np.ndarray, repeats: int = 5) -> list[dict[str, float]]:
-    """How near to all other draws as many as the ensemble has members come: no ensemble can do better.
+    """Distance of as many draws as the ensemble has members from all other draws: no ensemble can do better.
 
-    ``mean`` is that of all draws on the plane; without the chosen ones it is that of the others.
+    ``mean`` is that of all draws on the plane; the chosen draws are subtracted from it.
     """
     flat = probabilities.reshape(-1, *probabilities.shape[2:])
     random = np.random.default_rng(0)
@@ -177,5 +177,5 @@ def _floor(task: Task, probabilities: np.ndarray, mean: np.ndarray, repeats: int
 def _diagnosis(functions: np.ndarray, facts: dict[str, np.ndarray]) -> dict[str, Any]:
     found = samples.diagnose_functions(functions.reshape(*functions.shape[:2], -1))
     numbers = {name: [round(float(v), 4) for v in values] for name, values in found.items()}
-    told = {name: float(values.mean()) for name, values in facts.items()}
-    return {"diagnostics": numbers, "means": told, "kept": int(np.prod(functions.shape[:2]))}
+    means = {name: float(values.mean()) for name, values in facts.items()}
+    return {"diagnostics": numbers, "means": means, "kept": int(np.prod(functions.shape[:2]))}

@@ -1,4 +1,4 @@
-"""Numbers of several seeds: means with their errors, and methods compared seed by seed."""
+"""Statistics over seeds: means with standard errors, and paired comparisons of methods."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -19,14 +19,14 @@ def summary(rows: Iterable[Numbers]) -> dict[str, tuple[float, float | None]]:
 
 
 def with_error(value: float, error: float | None, digits: int = 2) -> str:
-    """A number as it stands in a table."""
+    """A number as a table shows it."""
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
 def paired(larger: Sequence[float], smaller: Sequence[float]) -> dict[str, float | None]:
-    """Is one method's number larger than the other's? Over the same seeds, by flipping signs.
+    """Sign-flip test over the same seeds: is one method's number larger than the other's?
 
-    ``p`` is the probability of so large a mean difference if the sign of every seed's difference were a coin's: exact,
+    ``p`` is the probability of a mean difference this large if the sign of each seed's difference were random: exact,
     without assuming a distribution, and never below 2**-seeds.
     """
     difference = np.array(larger) - np.array(smaller)

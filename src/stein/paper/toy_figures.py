@@ -1,7 +1,7 @@
 """The paper's toy figures: every method on both tasks, several seeds, beside the posterior, with numbers.
 
-A cell is one method on one task with one seed. Its result is a file, so that a run that was cut goes on with the cells
-that are missing, and several processes may share the work.
+A cell is one method on one task with one seed. Its result is a file, so that an interrupted command continues with
+the missing cells, and several processes may share the work.
 """
 
 import io
@@ -33,7 +33,7 @@ from stein.types import Particles
 def run_cell(
     task: Task, variant: Variant, seed: int, size: Size, hooks: Iterable[train.Hook] = (), chunk: int = 250
 ) -> Float[np.ndarray, "n g c"]:
-    """Train one ensemble on a task; returns what its members say at the task's points."""
+    """Train one ensemble on a task; returns its members' predictions at the task's points."""
     key_start, key_batches = jax.random.split(jax.random.key(seed))
     n, steps = max(2, round(task.particles * size.particles)), steps_of(task, variant, size)
     batches = data.Batches(task.x, task.y, task.batch_size, key_batches)
@@ -58,14 +58,14 @@ def steps_of(task: Task, variant: Variant, size: Size) -> int:
 
 
 def judge(task: Task, said: Float[np.ndarray, "n g c"], posterior: reference.Posterior) -> Numbers:
-    """Compare what members say with the posterior."""
+    """Compare members' predictions with the posterior."""
     if task.has_classes:
         return toys.compare_classification(said, posterior.mean)
     return toys.compare_regression(said[:, :, 0], posterior.draws)
 
 
 def save_cell(path: Path, said: np.ndarray) -> None:
-    """In half precision where it is probabilities: three digits of them are enough for any table."""
+    """Probabilities are saved in half precision: three digits are enough for any table."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, said=said.astype(np.float32 if said.shape[-1] == 1 else np.float16))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def cell_path(folder: Path, task: str, label: str, seed: int) -> Path:
 
 
 def floor(task: Task, posterior: reference.Posterior) -> list[Numbers]:
-    """As many draws of the posterior as the ensemble has members, against the others: what is left to chance."""
+    """As many posterior draws as the ensemble has members, against the other draws: the sampling error."""
     if task.has_classes:
         return posterior.about["floor"]
     random = np.random.default_rng(0)
@@ -96,7 +96,7 @@ def floor(task: Task, posterior: reference.Posterior) -> list[Numbers]:
 
 
 class Cell(NamedTuple):
-    """The name of one ensemble of a table: what a process needs to know to train it."""
+    """The name of one ensemble of a table: what a process needs to train it."""
 
     figure: str
     preset: str
@@ -111,7 +111,7 @@ class Cell(NamedTuple):
 def missing_cells(
     figure: str, preset: str, folder: Path, tasks: Sequence[str], labels: Sequence[str], seeds: Sequence[int]
 ) -> list[Cell]:
-    """The cells that are not in the folder yet, among these tasks, labels and seeds (all, where none are given)."""
+    """The cells that are missing in the folder, among these tasks, labels and seeds (default: all)."""
     known = {task: [variant.label for variant in variants(figure, preset, toys.TASKS[task]())] for task in tasks}
     for label in labels:
         if not any(label in rows for rows in known.values()):
@@ -127,7 +127,7 @@ def missing_cells(
 
 
 def run_cells(folder: Path, names: Sequence[Cell], workers: int, begin: Progress) -> None:
-    """Train what the cells name: one after the other, or several at a time in processes of one thread."""
+    """Train the cells: one after the other, or several at a time in processes with one thread."""
     if workers == 1:
         for cell in names:
             task, variant, size = _found(cell)
@@ -173,15 +173,15 @@ CLAIMS = {
 }
 
 
-# Is noise closer? Number by number, the row of fig1 against the one of fig-stochastic.
+# Is the method closer with noise? Per number, the row of fig1 against that of fig-stochastic.
 DISTANCES = {"regression": ("E_std", "W1"), "classification": ("KL", "H_error")}
 
 
 def noise_against_none(rows: Mapping[str, Mapping[int, Numbers]], other: Any, task: str) -> list[dict[str, Any]]:
-    """The strength of "noise brings a method closer", over the seeds that both tables have.
+    """The evidence for "noise brings a method closer", over the seeds that both tables have.
 
     Args:
-        other: what fig1's table.json holds.
+        other: the content of fig1's table.json.
     """
     claims = []
     for number, label in itertools.product(DISTANCES[task], rows):
@@ -195,10 +195,10 @@ def noise_against_none(rows: Mapping[str, Mapping[int, Numbers]], other: Any, ta
 
 
 def results(name: str, preset: str, folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
-    """Every number of every cell that is there, with means, errors, and the strength of the claims.
+    """All numbers of all existing cells, with means, errors, and the evidence for the claims.
 
-    Numbers of the folder's table whose cells are not there any more stay and are named in ``kept``, so that a few rows
-    of a table can be made again without all the others.
+    Numbers of the folder's table whose cells no longer exist are kept and named in ``kept``, so that some rows of a
+    table can be recomputed without the others.
     """
     before = _table_before(name, preset, folder)
     seeds = sorted({*seeds, *before.get("seeds", ())})
@@ -282,9 +282,9 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def write(name: str, preset: str, folder: Path, seeds: Sequence[int] = ()) -> bool:
-    """table.json, table.md and figure.png of the cells that are there; the figure shows the last seed.
+    """Write table.json, table.md and figure.png of the existing cells; the figure shows the last seed.
 
-    Returns whether the figure was drawn: it is left as it is where a cell of one of its columns is not there.
+    Returns whether the figure was drawn: it is not changed if a cell of one of its columns is missing.
     """
     found = results(name, preset, folder, tuple(seeds) or SIZES[preset].seeds)
     durable.replace(folder / "table.json", (json.dumps(found, indent=1) + "\n").encode())

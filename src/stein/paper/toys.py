@@ -1,4 +1,4 @@
-"""The paper's two toy problems as tasks: data, network, protocol, and how near to the posterior an ensemble comes."""
+"""The paper's two toy problems as tasks: data, network, protocol, and the comparison with the posterior."""
 
 import functools
 from typing import Any, NamedTuple
@@ -52,7 +52,7 @@ class Task(NamedTuple):
         return posterior(self.model, self.likelihood, self.prior, len(self.x), **options)
 
     def predict(self, particles: Particles) -> Float[np.ndarray, "n g c"]:
-        """What members say at the task's points: values, or probabilities of the classes."""
+        """Members' predictions at the task's points: values, or class probabilities."""
         weights = jax.tree.leaves(particles)[0]
         outputs = predict.outputs(self.model, particles, jnp.asarray(self.points, weights.dtype))
         return np.asarray(jax.nn.softmax(outputs) if self.has_classes else outputs)
@@ -85,7 +85,7 @@ TASKS = {"regression": regression, "classification": classification}
 
 
 def compare_regression(functions: Float[np.ndarray, "n g"], reference: Float[np.ndarray, "m g"]) -> dict[str, float]:
-    r"""Members on :data:`GRID` against draws of the posterior: 1 is right for :math:`\rho`, 0 for the distances."""
+    r"""Members on :data:`GRID` against draws of the posterior: 1 is ideal for :math:`\rho`, 0 for the distances."""
     ratios = {f"rho_{name}": divergence.spread_ratio(functions, reference, at) for name, at in REGIONS.items()}
     return ratios | {
         "E_std": divergence.log_spread_error(functions, reference),

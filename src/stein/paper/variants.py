@@ -20,12 +20,12 @@ class Variant(NamedTuple):
     options: Mapping[str, Any] = {}
     target: Mapping[str, Any] = {}
     column: bool = False  # whether it has a column in the figure, or only a row in the table
-    steps: float = 1.0  # times those of the protocol
-    first: str = ""  # the deterministic method that trains the start, for as many steps again
+    steps: float = 1.0  # relative to the protocol
+    first: str = ""  # deterministic method that trains the start, for as many additional steps
 
 
 class Size(NamedTuple):
-    """What a preset makes smaller: members and steps are multiplied by these."""
+    """The size of a preset: members and steps are multiplied by these."""
 
     particles: float = 1.0
     steps: float = 1.0
@@ -48,7 +48,7 @@ DETERMINISTIC = (
 
 
 def in_the_box_of(x: np.ndarray, number: int) -> dict[str, Measurement]:
-    """Extra measurement points in the smallest box that holds the inputs: the gap, but nothing outside."""
+    """Extra measurement points in the smallest box that contains the inputs: the gap, but nothing outside."""
     return {"measurement": Measurement(extra=measurements.box(x, number))}
 
 
@@ -63,7 +63,7 @@ def variants(figure: str, preset: str, task: Task) -> tuple[Variant, ...]:
 
 
 def recommended(task: Task, learning_rate: float) -> tuple[Variant, ...]:
-    """What came closest to the posterior in the ablation: a point in the box, and steps that members can follow."""
+    """The settings closest to the posterior in the ablation: a point in the box, and steps that members can follow."""
     point, rate = in_the_box_of(task.x, 1), {"learning_rate": learning_rate}
     return (
         *DETERMINISTIC[:2],
@@ -82,9 +82,9 @@ PUBLISHED_NOISE = (
 
 
 def _corrected_noise(task: Task) -> tuple[Variant, ...]:
-    """Langevin steps that shrink, from a trained start: long ones reach the gap, short ones are right at the data.
+    """Decreasing Langevin steps from a trained start: long ones reach the gap, short ones are accurate at the data.
 
-    Rates of coupled rules are larger because their drift and noise are over n.
+    Rates of coupled rules are larger because their drift and noise are divided by n.
     """
 
     def rates(first: float, last: float) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _corrected_noise(task: Task) -> tuple[Variant, ...]:
 
 
 def _ablation(task: Task) -> tuple[Variant, ...]:
-    """fw-SVGD of the paper with one setting changed at a time, and what came closest to the posterior."""
+    """fw-SVGD of the paper with one setting changed at a time, and the settings that came closest to the posterior."""
 
     def kernel(factor: float) -> dict[str, Any]:
         return {"kernel": kernels.rbf(kernels.median(factor=factor))}

@@ -1,4 +1,4 @@
-"""Pictures and pages from numbers: nothing is trained, read from a run or computed here."""
+"""Figures and pages from numbers: nothing is trained, read from a run or computed here."""
 
 from stein.report import evaluation, html, plots
 

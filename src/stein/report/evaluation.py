@@ -1,4 +1,4 @@
-"""The figures of an evaluation: what :mod:`stein.evaluate` returns in, a matplotlib figure out."""
+"""The figures of an evaluation: from the results of :mod:`stein.evaluate` to matplotlib figures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,13 +9,14 @@ from matplotlib.ticker import MaxNLocator
 
 from stein.report.plots import BAND, DATA, INK
 
-# Okabe and Ito's colours with grey for their yellow: told apart by everybody, and on white. Dashes in the second round.
+# Okabe and Ito's colours, safe for colour-blind readers, with grey for yellow, which is too light on white. Dashes in
+# the second round.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00", "#8C8C8C")
 MARKERS = "osD^vPXh"
 
 
 def reliability(bins: Mapping[str, Sequence[float]], ece: float) -> Figure:
-    """Accuracy over confidence for every bin that has points; below, how many points each has."""
+    """Accuracy over confidence for every bin with points; below, the number of points per bin."""
     figure = Figure(figsize=(4.4, 4.8), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
     count, confidence, accuracy = (np.array(bins[name]) for name in ("points", "confidence", "accuracy"))
@@ -38,12 +39,12 @@ def reliability(bins: Mapping[str, Sequence[float]], ece: float) -> Figure:
 def calibration(
     panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]], perfect: bool = True, disagreement: bool = False
 ) -> Figure:
-    """Accuracy on the most certain points, all of them on the left and the surest on the right, as the paper draws it.
+    """Accuracy on the most certain points, from all on the left to the most certain on the right, as in the paper.
 
     Args:
-        panels: by the title of the panel (the paper has noise off on the left and on on the right), then by method:
+        panels: by title (in the paper: without noise on the left, with noise on the right), then by method:
             ``points`` and ``accuracy``, and ``perfect``, which is drawn dotted in the method's colour.
-        disagreement: also the curves with model disagreement for the uncertainty, ``accuracy_md``, thinner.
+        disagreement: also draw, thinner, the curves ranked by model disagreement, ``accuracy_md``.
     """
     figure, axes, look = _panels(panels)
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
@@ -69,10 +70,10 @@ def calibration(
 
 
 def learning(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) -> Figure:
-    """Held-out accuracy over training steps, so that budgets can be judged: a curve that still rises is not done.
+    """Held-out accuracy over training steps, to judge budgets: a curve that still rises is not finished.
 
     Args:
-        panels: by the title of the panel, then by method: rows with ``step`` and ``test_accuracy``.
+        panels: by title, then by method: rows with ``step`` and ``test_accuracy``.
     """
     figure, axes, look = _panels(panels)
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
@@ -84,7 +85,7 @@ def learning(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) 
         axis.grid(alpha=0.25, lw=0.6)
     curves = [[row["test_accuracy"] for row in rows] for methods in panels.values() for rows in methods.values()]
     lowest, highest = min(curve[-1] for curve in curves), max(map(max, curves))
-    axes[0].set_ylim(max(0, lowest - 0.1), highest + 0.01)  # the ends matter; some curves come in from below
+    axes[0].set_ylim(max(0, lowest - 0.1), highest + 0.01)  # the ends matter; some curves start far below
     axes[0].set_ylabel("accuracy on test points")
     _bare(*axes)
     _legend(figure, axes)
@@ -95,8 +96,8 @@ def corruption(rows: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], amon
     """Accuracy, ECE and AUROC over the width of the blur: mean and standard error (n - 1) over seeds.
 
     Args:
-        rows: by method, for every seed the rows of :func:`stein.evaluate.corruption`.
-        among: the methods of all figures that belong together, so that each looks the same in all of them.
+        rows: by method, per seed: the rows of :func:`stein.evaluate.corruption`.
+        among: the methods of all related figures, so that each has the same style in all of them.
     """
     places = {name: i for i, name in enumerate(dict.fromkeys((*among, *rows)))}
     shown = {"accuracy": "accuracy", "ece": "ECE", "auroc_h": "AUROC, blurred against clean"}
@@ -121,13 +122,13 @@ def corruption(rows: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], amon
 
 
 def entropies(inside: np.ndarray, outside: Mapping[str, np.ndarray]) -> Figure:
-    """Histograms of the entropy of the mean prediction, over log C: test points against points of other kinds."""
+    """Histograms of the entropy of the mean prediction, over log C: test points against out-of-distribution points."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axis = figure.subplots()
     edges = np.linspace(0, 1, 41).tolist()
     for i, (name, values) in enumerate({"test": inside, **outside}.items()):
         colour = INK if i == 0 else (DATA, *COLOURS[2:4], COLOURS[6])[(i - 1) % 4]
-        weights = np.full(len(values), 1 / len(values))  # shares: the sets have different sizes
+        weights = np.full(len(values), 1 / len(values))  # fractions: the sets have different sizes
         label = f"{name} ({len(values)} points)"
         axis.hist(values, edges, weights=weights, color=colour, alpha=0.2, lw=0)
         axis.hist(values, edges, weights=weights, color=colour, histtype="step", lw=1.5, label=label)
@@ -138,7 +139,7 @@ def entropies(inside: np.ndarray, outside: Mapping[str, np.ndarray]) -> Figure:
 
 
 def intervals(coverage: Mapping[str, Sequence[float]]) -> Figure:
-    """How many targets the central intervals of a regression hold, over how many they should."""
+    """Actual over expected coverage of a regression's central intervals."""
     figure = Figure(figsize=(4.2, 4), layout="constrained")
     axis = figure.subplots()
     axis.plot([0, 1], [0, 1], color="#888888", lw=1, ls="--", label="calibrated")
@@ -151,7 +152,7 @@ def intervals(coverage: Mapping[str, Sequence[float]]) -> Figure:
 
 
 def _panels(panels: Mapping[str, Iterable[str]]) -> tuple[Figure, Any, dict[str, tuple[str, str]]]:
-    """A figure with panels side by side, and the same look for a method in all of them."""
+    """A figure with panels side by side, and the same style for a method in all of them."""
     figure = Figure(figsize=(5.2 * len(panels) + 0.4, 4.1), layout="constrained")
     names = dict.fromkeys(name for methods in panels.values() for name in methods)
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -169,7 +170,7 @@ def _bare(*axes: Any) -> None:
 
 
 def _legend(figure: Figure, axes: Iterable[Any]) -> None:
-    """One for all panels, below them; every name once."""
+    """One legend for all panels, below them; every name once."""
     found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     rows = -(-len(found) // int(figure.get_figwidth() / 1.35))
     columns = -(-len(found) // rows)

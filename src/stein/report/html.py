@@ -1,4 +1,4 @@
-"""A page that needs nothing but itself: text, tables and pictures in one HTML file."""
+"""Self-contained pages: text, tables and figures in one HTML file."""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ pre { background: #eef2f5; padding: .7rem 1rem; border-radius: 4px; overflow-x: 
 
 
 def page(title: str, sections: Iterable[tuple[str, str]]) -> str:
-    """A whole page; a section is a heading and HTML made by the functions below."""
+    """A complete page; a section is a heading and HTML made by the functions below."""
     body = "\n".join(f"<h2>{escape(heading)}</h2>\n{content}" for heading, content in sections)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
@@ -35,8 +35,8 @@ def items(sentences: Iterable[str]) -> str:
 
 
 def terms(explained: Iterable[tuple[str, str]]) -> str:
-    """Words and what they mean."""
-    return "<dl>" + "".join(f"<dt>{escape(word)}</dt><dd>{escape(said)}</dd>" for word, said in explained) + "</dl>"
+    """Terms and their meanings."""
+    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(sense)}</dd>" for term, sense in explained) + "</dl>"
 
 
 def commands(lines: Iterable[str]) -> str:
@@ -51,7 +51,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def image(path: Path, words: str) -> str:
-    """The picture itself, not a link to it; ``words`` say what it shows to those who do not see it."""
+    """The embedded image, not a link; ``words`` are its alternative text."""
     kind = path.suffix.removeprefix(".")
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<img alt="{escape(words, quote=True)}" src="data:image/{kind};base64,{data}">'

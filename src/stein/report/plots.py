@@ -1,4 +1,4 @@
-"""One function a figure: arrays in, a matplotlib figure out."""
+"""One function per figure: arrays in, a matplotlib figure out."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,11 +12,11 @@ from stein.metrics import uncertainty
 INK, DATA, BAND = "#1f3b57", "#c8553d", "#4a8fc4"
 CLASSES = ("#e07a5f", "#81b29a", "#f2cc8f", "#6d9dc5", "#b07aa1")
 YLIM = (-12, 8)
-FEW = 6  # values of a key that are marked one by one
+FEW = 6  # values of a key that get their own tick
 
 
 def regression(grid: np.ndarray, members: Mapping[str, np.ndarray], x: np.ndarray, y: np.ndarray) -> Figure:
-    """A panel for each method: mean, bands of one and two standard deviations, the members as thin lines, the data."""
+    """One panel per method: mean, bands of one and two standard deviations, the members as thin lines, the data."""
     columns = min(3, len(members))
     rows = -(-len(members) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.1 * rows + 0.4), layout="constrained")
@@ -30,7 +30,7 @@ def regression(grid: np.ndarray, members: Mapping[str, np.ndarray], x: np.ndarra
         axis.set_xlabel("")
     for axis in axes.flat[
         len(members) - columns : len(members)
-    ]:  # the lowest of each column, which sharex may not know
+    ]:  # the lowest of each column, which sharex may get wrong
         axis.tick_params(labelbottom=True)
     _legend(figure, axes[0, 0])
     return figure
@@ -44,11 +44,11 @@ def toys(
     maps: Mapping[str, np.ndarray],
     classification_data: tuple[np.ndarray, np.ndarray],
 ) -> Figure:
-    """The paper's first figure: regression above, classification below, a column for each method.
+    """The paper's first figure: regression above, classification below, one column per method.
 
     Args:
-        functions: (n, g) for each column: values on ``grid``.
-        maps: (p, c) for each column: mean probabilities on the square of ``side`` x ``side``.
+        functions: (n, g) per column: values on ``grid``.
+        maps: (p, c) per column: mean probabilities on the square of ``side`` x ``side``.
     """
     figure = Figure(figsize=(2.75 * len(functions) + 0.8, 6.2), layout="constrained")
     axes = figure.subplots(2, len(functions), sharex="row", sharey="row", squeeze=False)
@@ -65,7 +65,7 @@ def toys(
 
 
 def traces(values: Mapping[str, np.ndarray]) -> Figure:
-    """A row for each quantity, a line for each chain: (chains, draws)."""
+    """One row per quantity, one line per chain: (chains, draws)."""
     figure = Figure(figsize=(9, 1.5 * len(values) + 0.5), layout="constrained")
     for axis, (name, chains) in zip(
         np.atleast_1d(figure.subplots(len(values), 1, sharex=True)), values.items(), strict=True
@@ -78,11 +78,11 @@ def traces(values: Mapping[str, np.ndarray]) -> Figure:
 
 
 def search(settings: Sequence[Mapping[str, Any]], values: Sequence[float | None], metric: str, best: int) -> Figure:
-    """A panel for each key that was searched: the metric of every trial over the value that the key had.
+    """One panel per searched key: the metric of every trial over the value of the key.
 
     Args:
-        settings: of every trial, by key.
-        values: of the metric; none where a trial failed, which is a cross above the panel.
+        settings: settings of every trial, by key.
+        values: metric of every trial; None for a failed trial, drawn as a cross above the panel.
         best: the number of the best trial.
     """
     keys = list(settings[0])
@@ -121,7 +121,7 @@ def search(settings: Sequence[Mapping[str, Any]], values: Sequence[float | None]
 
 
 def _places(axis: Any, values: Sequence[Any]) -> np.ndarray:
-    """Where values stand on the x axis: numbers at themselves, on a log axis if they span decades; names in a row."""
+    """Positions of values on the x axis: numbers as they are, on a log axis if they span decades; names in a row."""
     if _are_numbers(values):
         x = np.array(values, float)
         if x.min() > 0 and x.max() >= 10 * x.min():
@@ -147,7 +147,7 @@ def animation(
     x: np.ndarray,
     y: np.ndarray,
 ) -> None:
-    """A GIF of the members during training: ``frames`` are steps and the members' functions of each method then."""
+    """A GIF of the members during training: ``frames`` are steps with the members' functions of each method."""
     from matplotlib.animation import FuncAnimation, PillowWriter
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -166,8 +166,8 @@ def animation(
 
     draw(frames[0])
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once: every frame has the same axes
-    held = [*frames, *[frames[-1]] * (len(frames) // 4)]  # so that the end can be looked at before it starts again
+    figure.set_layout_engine("none")  # layout is fixed: every frame has the same axes
+    held = [*frames, *[frames[-1]] * (len(frames) // 4)]  # hold the end before the animation restarts
     FuncAnimation(figure, draw, frames=held, init_func=lambda: list(axes)).save(path, PillowWriter(fps=8))
 
 
@@ -187,7 +187,7 @@ def _regression_panel(axis: Any, grid: np.ndarray, functions: np.ndarray, x: np.
 
 
 def _entropy_panel(axis: Any, side: np.ndarray, mean: np.ndarray, x: np.ndarray, labels: np.ndarray) -> Any:
-    """Dark where the ensemble is sure; thin lines between the regions of the classes; the data."""
+    """Dark where the ensemble is certain; thin lines between the regions of the classes; the data."""
     size = len(side)
     extent = (side[0], side[-1], side[0], side[-1])
     entropy = uncertainty.entropy(mean).reshape(size, size)

@@ -1,4 +1,4 @@
-"""The rules: how the members of an ensemble move each other. :mod:`stein.methods` says which there are."""
+"""The rules: how the members of an ensemble move each other. :mod:`stein.methods` lists them."""
 
 import importlib
 import inspect
@@ -72,16 +72,16 @@ def make(
     repulsion: str | Repulsion | None = None,
     **options: Any,
 ) -> Rule:
-    """A rule by its public name, with combinations that would sample from the wrong distribution refused.
+    """A rule by its public name; combinations that would sample from the wrong distribution are rejected.
 
     Args:
-        stochastic: add the noise that makes the rule a sampler (where the method defines it).
-        noise: ``"cholesky"``, or one of the published wrong roots for reproduction: ``"elementwise-shared"``,
+        stochastic: add the noise that makes the rule a sampler (if the method has it).
+        noise: ``"cholesky"``, or one of the wrong published roots, for reproduction: ``"elementwise-shared"``,
             ``"elementwise-independent"``.
         repulsion: ``"exact"`` or ``"local"`` for the rules with a functional kernel, or a repulsion made by
-            :func:`exact` or :func:`local`. By default local for deterministic rules, exact with all
-            directions for stochastic ones (a truncated repulsion biases a sampler); exact for ``hp-svgd``, ``hs-svgd``.
-        options: what the method's own function takes (kernels and the like).
+            :func:`exact` or :func:`local`. Default: local for deterministic rules, exact with all directions for
+            stochastic ones (a truncated repulsion biases a sampler), exact for ``hp-svgd`` and ``hs-svgd``.
+        options: arguments of the method's own function (kernels and so on).
 
     >>> rule = make("h-svgd", repulsion="exact")
     """

@@ -1,12 +1,12 @@
-r"""Repulsion between functions, carried to the weights.
+r"""Repulsion between functions, mapped to the weights.
 
-The kernel compares the features :math:`f_i = f(X; w_i)`; the question is whose Jacobian brings the force back.
+The kernel compares the features :math:`f_i = f(X; w_i)`; the two versions differ in whose Jacobian maps the force back.
 
 ``exact``: :math:`R_i = \sum_j J_j^\top \nabla_{f_j} k(f_i, f_j)`, the gradient of :math:`k(f(w_i), f(w_j))` in
 :math:`w_j`. It is what Stein's identity and the stochastic rules need.
 
 ``local``: :math:`R_i = J_i^\top \sum_j \nabla_{f_j} k(f_i, f_j)`, through the moved particle's own Jacobian. One
-backward pass, always apart in function space, but the gradient of no kernel.
+backward pass; it always pushes apart in function space, but is not the gradient of a kernel.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Repulsion = Callable[[Key, Gram | AutodiffGram, View], Particles]
 
 
 def on_functions(kernel: Kernel, view: View, memory: Memory) -> tuple[Gram | AutodiffGram, Memory]:
-    """The kernel of the features, as a mean and not a sum over measurement points.
+    """The kernel of the features, with distances as means, not sums, over measurement points.
 
     The mean makes a fixed bandwidth comparable across batch sizes; with the median bandwidth it cancels.
     """
@@ -34,9 +34,9 @@ def on_functions(kernel: Kernel, view: View, memory: Memory) -> tuple[Gram | Aut
 
 
 def local() -> Repulsion:
-    r""":math:`R_i = J_i^\top \sum_j \nabla_{f_j} k(f_i, f_j)`: one backward pass a particle.
+    r""":math:`R_i = J_i^\top \sum_j \nabla_{f_j} k(f_i, f_j)`: one backward pass per particle.
 
-    Moving along it lowers particle i's similarity to the others to first order, always. It is not the gradient
+    Moving along it always lowers particle i's similarity to the others, to first order. It is not the gradient
     of a kernel on the weights, so with noise it does not leave the posterior invariant.
     """
     return lambda key, gram, view: view.pullback(gram.repulsion(view.features))
@@ -53,16 +53,16 @@ def exact(energy: float = 0.9999, probe: bool = False) -> Repulsion:
     .. math:: R = \sum_q \big[ a_q \circ (C B^q) - C (a_q \circ B^q) \big], \qquad C = 2K/h.
 
     Function matrices are nearly of low rank, so that few directions carry almost everything. (Dividing by the norms
-    changes nothing in exact arithmetic; in floating point it keeps a far member from taking the digits of the others.)
+    changes nothing in exact arithmetic; in floating point it keeps a distant member from costing the others precision.)
 
     Args:
         energy: keep the directions that hold this fraction of :math:`\sum_{ij} |C_{ij} (f_i - f_j)|^2`, of which
             direction q has :math:`|v_q|^2 \sum_{ij} C_{ij}^2 (a_{qi} - a_{qj})^2`: what is left out is
-            :math:`\sqrt{1 - \mathrm{energy}}` of the pushes between pairs, in the root mean square. 1 keeps all.
-            Far members, which the kernel does not see, do not count.
+            :math:`\sqrt{1 - \mathrm{energy}}` of the pairwise forces, in the root mean square. 1 keeps all.
+            Distant members, where the kernel is zero, do not count.
         probe: add one random combination of the directions left out, which makes the result unbiased.
 
-    Cost: a backward pass and an n x n by n x d product for each direction (and the probe), O(nd) memory.
+    Cost: a backward pass and an n x n by n x d product per direction (and for the probe), O(nd) memory.
     """
     if not 0 <= energy <= 1:
         raise ValueError(f"energy = {energy}: must be in [0, 1]")
@@ -71,7 +71,7 @@ def exact(energy: float = 0.9999, probe: bool = False) -> Repulsion:
         if isinstance(gram, AutodiffGram):
             raise ValueError("repulsion 'exact' needs a kernel in closed form; use 'local' with from_function")
         norms, unit, values, vectors = spectrum(view)
-        most = min(values.size - 1, unit[0].size)  # centring takes one direction away
+        most = min(values.size - 1, unit[0].size)  # centring removes one direction
         kept: int | Array = most
         if energy < 1:
             seen = pushes(gram.left, norms, values, vectors)
@@ -80,7 +80,7 @@ def exact(energy: float = 0.9999, probe: bool = False) -> Repulsion:
             kept = jnp.minimum(directions(seen[order], energy), most)
 
         def along(u: Array, v: Array) -> tuple[Particles, Particles]:
-            """The share of the directions sum_q u_q v_q^T in both terms, before the last product."""
+            """The part of the directions sum_q u_q v_q^T in both terms, before the last product."""
             pulled = view.pullback(jnp.broadcast_to(v[None], unit.shape))
             return tree.rows(norms * u, tree.mix(gram.left, pulled)), tree.rows(norms * u, pulled)
 
@@ -107,7 +107,7 @@ def spectrum(
     view: View,
 ) -> tuple[Float[Array, " n"], Float[Array, "n m k"], Float[Array, " n"], Float[Array, "n n"]]:
     """Norms of the centred features, the features over their norms, and the eigenvalues (largest first) and
-    eigenvectors of the Gram matrix of these."""
+    eigenvectors of their Gram matrix."""
     centred = tree.around_middle(view.features, view.alive)
     norms = jnp.sqrt(tree.squared_norms(centred))
     unit = tree.rows(1 / jnp.where(norms > 0, norms, 1), centred)
@@ -118,7 +118,7 @@ def spectrum(
 def pushes(
     left: Float[Array, "n n"], norms: Float[Array, " n"], values: Float[Array, " n"], vectors: Float[Array, "n n"]
 ) -> Float[Array, " n"]:
-    r"""What each direction has of :math:`\tfrac12 \sum_{ij} |C_{ij} (f_i - f_j)|^2`: the v_q are orthogonal, so that
+    r"""The share of each direction in :math:`\tfrac12 \sum_{ij} |C_{ij} (f_i - f_j)|^2`: the v_q are orthogonal, so
     it is :math:`|v_q|^2\, a_q^\top L\, a_q` with the Laplacian L of the weights :math:`C_{ij}^2`."""
     squares = left**2
     a = norms[:, None] * vectors
@@ -142,8 +142,8 @@ def combine(
     r"""One random pair (alpha, z) with :math:`E[\alpha z^\top] = \sum_{q \ge \mathrm{kept}} u_q v_q^\top`.
 
     :math:`\alpha = \sum_q \omega_q \sqrt{\sigma_q} u_q` and :math:`z = \sum_q \omega_q v_q/\sqrt{\sigma_q}` with signs
-    :math:`\omega` and :math:`\sigma_q = |v_q|`. Sharing :math:`\sigma` evenly between the two is what minimises the
-    variance of the cross terms, which grow as :math:`\sigma_q \sigma_p` then instead of as the largest one squared.
+    :math:`\omega` and :math:`\sigma_q = |v_q|`. Splitting :math:`\sigma` evenly between the two minimises the
+    variance of the cross terms, which then grow as :math:`\sigma_q \sigma_p` instead of as the largest one squared.
     """
     limit = jnp.max(values) * values.size * jnp.finfo(values.dtype).eps
     used = (jnp.arange(values.size) >= kept) & (values > limit)

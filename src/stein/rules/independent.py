@@ -1,4 +1,4 @@
-"""Members that do not talk to each other."""
+"""Members that do not interact."""
 
 from stein import tree
 from stein.rules.rule import Force, Memory, Rule
@@ -11,12 +11,12 @@ def independent(noisy: bool = False) -> Rule:
 
     .. math:: \phi_i = g_i \qquad (\text{noise: } \sqrt{2}\,\xi_i)
 
-    where :math:`g_i` is ``view.score_w[i]``. pSGLD is SGLD under a Langevin step with a preconditioner of its own for
-    each particle.
+    where :math:`g_i` is ``view.score_w[i]``. pSGLD is SGLD under a Langevin step with a separate preconditioner
+    for each particle.
 
-    Cost: one backward pass a particle.
-    Limits: deterministic members find modes of the posterior, each for itself; nothing keeps two of them from
-        finding the same function.
+    Cost: one backward pass per particle.
+    Limits: deterministic members find modes of the posterior independently; nothing keeps two of them from finding
+        the same function.
     Reference: Lakshminarayanan et al. (2017); Welling & Teh (2011); Li et al. (2016) for pSGLD.
 
     >>> rule = independent()

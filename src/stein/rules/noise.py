@@ -1,4 +1,4 @@
-r"""Noise with which a rule samples instead of optimising.
+r"""Noise that turns a rule into a sampler.
 
 A noise is ``noise(key, matrix, view) -> (driving matrix, noise)`` for the kernel matrix K of the rule. In the
 recipe of Ma et al. (2015) with diffusion :math:`D = \tfrac1n (K + \delta I) \otimes I_d` both the driving force
@@ -25,13 +25,13 @@ def driven(noise: Noise | None, key: Key, matrix: Matrix, view: View) -> tuple[M
 
 
 def cholesky(jitter: float | None = None) -> Noise:
-    r"""The right noise, :math:`\sqrt{2/n}\, L\, \Xi` with :math:`L L^\top = K + \delta I`.
+    r"""The correct noise, :math:`\sqrt{2/n}\, L\, \Xi` with :math:`L L^\top = K + \delta I`.
 
     Its covariance over particles is :math:`2(K + \delta I)/n`, which with the exact repulsion leaves the
     posterior invariant (fixed bandwidth).
 
     Args:
-        jitter: :math:`\delta`; defaults to max(1e-6, 10 n eps), and is doubled until the factor exists.
+        jitter: :math:`\delta`. Default: max(1e-6, 10 n eps). It is doubled until the factor exists.
     """
     if jitter is not None and jitter < 0:
         raise ValueError(f"jitter = {jitter}: must not be negative")
@@ -44,7 +44,7 @@ def cholesky(jitter: float | None = None) -> Noise:
 
 
 def elementwise_shared() -> Noise:
-    r"""Reproduction only: :math:`\sum_j \sqrt{2K_{ij}/n}\;\eta_j`, the paper's equation to the letter.
+    r"""Reproduction only: :math:`\sum_j \sqrt{2K_{ij}/n}\;\eta_j`, the paper's equation as printed.
 
     Wrong: its covariance is :math:`\tfrac2n \sqrt{K}\sqrt{K}^\top` with *element-wise* roots, whose diagonal is
     :math:`\sum_j k_{ij}` times too large, up to n. On N(0, 1) with four particles the stationary variance is 1.6
@@ -59,10 +59,10 @@ def elementwise_shared() -> Noise:
 
 
 def elementwise_independent() -> Noise:
-    r"""Reproduction only: :math:`\sum_j \sqrt{2K_{ij}/n}\;\eta_{ij}`, a fresh draw for every pair.
+    r"""Reproduction only: :math:`\sum_j \sqrt{2K_{ij}/n}\;\eta_{ij}`, a new draw for every pair.
 
     Wrong: its covariance is :math:`\tfrac2n \operatorname{diag}(K \mathbf 1)`, too large by the same factor as
-    :func:`elementwise_shared` and blind to the correlations. (A sum of independent normals is drawn as one.)
+    :func:`elementwise_shared` and without the correlations. (A sum of independent normals is drawn as one.)
     """
 
     def noise(key: Key, matrix: Matrix, view: View) -> tuple[Matrix, Particles]:
@@ -73,10 +73,10 @@ def elementwise_independent() -> Noise:
 
 
 def factorise(matrix: Matrix, alive: Bool[Array, " n"], jitter: float | None = None) -> tuple[Matrix, Matrix]:
-    """K + delta I over the living and its Cholesky factor; delta doubles until the factorisation succeeds."""
+    """K + delta I over the living particles and its Cholesky factor; delta doubles until the factorisation succeeds."""
     n, eps = matrix.shape[0], float(jnp.finfo(matrix.dtype).eps)
     living = jnp.diag(alive.astype(matrix.dtype))
-    dead = jnp.diag((~alive).astype(matrix.dtype))  # a one on a dead diagonal leaves the living block alone
+    dead = jnp.diag((~alive).astype(matrix.dtype))  # a one on a dead diagonal does not change the living block
     start = max(1e-6, 10 * n * eps) if jitter is None else jitter
 
     def attempt(delta: Array) -> tuple[Array, Array]:

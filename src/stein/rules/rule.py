@@ -1,4 +1,4 @@
-"""What a rule is."""
+"""The interface of a rule."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ class Force(NamedTuple):
     """``drift`` is dw/dt; ``noise`` (or ``None``) has covariance 2D, D the rule's diffusion matrix.
 
     ``repulsion``, the part of the drift that pushes the members apart, and ``grams``, the kernels by what they compare,
-    are for diagnostics; a step does not read them, so that jit does not compute them.
+    are for diagnostics; a step does not use them, so jit does not compute them.
     """
 
     drift: Particles
@@ -24,11 +24,11 @@ class Force(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How the members pull and push one another: ``force(key, view, memory) -> (Force, memory)``.
+    """How the members interact: ``force(key, view, memory) -> (Force, memory)``.
 
-    ``memory`` is what it starts from, () for most rules. ``space`` names the features that ``view.features``
-    must hold. ``functional`` rules drive in function space (they read ``score_f`` and ``prior_f``), and
-    ``noisy`` ones return noise. A plain function stands for a rule with all the defaults.
+    ``memory`` is its initial memory, () for most rules. ``space`` names the features that ``view.features``
+    must hold. ``functional`` rules work in function space (they use ``score_f`` and ``prior_f``), and
+    ``noisy`` ones return noise. A plain function is a rule with all the defaults.
     """
 
     force: Callable[[Key, View, Memory], tuple[Force, Memory]]

@@ -26,9 +26,9 @@ def w_svgd(kernel: Kernel = rbf(), noise: Noise | None = None) -> Rule:
 
     where :math:`g_j` is ``view.score_w[j]`` and k is ``kernel``.
 
-    Cost: one backward pass a particle, three n x n by n x d products, O(nd) memory.
+    Cost: one backward pass per particle, three n x n by n x d products, O(nd) memory.
     Limits: n = 1 is MAP training; ``kernel=indicator()`` is the deep ensemble. For d >> n the particles' variance
-        collapses to log(n+1)/d of the target's, and the rule behaves as a deep ensemble does.
+        collapses to log(n+1)/d of the target's, and the rule behaves like a deep ensemble.
         With ``noise=cholesky()`` and a fixed bandwidth it leaves the posterior invariant.
     Reference: Liu & Wang (2016); Gallego & Insua (2018) for the noise.
 
@@ -51,9 +51,9 @@ def f_svgd(kernel: Kernel = rbf()) -> Rule:
     .. math:: \phi_i = J_i^\top\, \tfrac1n \sum_j \big[ k(f_i, f_j)\,(s_j + p_j) + \nabla_{f_j} k(f_i, f_j) \big]
 
     where :math:`s_j` is ``view.score_f[j]``, :math:`p_j` is ``view.prior_f[j]`` and k is ``kernel``. The weight prior
-    plays no part: the prior is one over functions (see :mod:`stein.functional_priors`).
+    is not used: the prior is one over functions (see :mod:`stein.functional_priors`).
 
-    Cost: one backward pass a particle, three n x n by n x m products, plus the functional prior.
+    Cost: one backward pass per particle, three n x n by n x m products, plus the functional prior.
     Limits: n = 1 follows the functional posterior score. Not a sampler of the weight posterior, and undefined with
         noise. Points far from all measurement points are not repelled.
     Reference: Wang et al. (2019), "Function space particle optimization for Bayesian neural networks".
@@ -88,9 +88,9 @@ def fw_svgd(
     Args:
         space: ``"outputs"`` (logits, method ``fw-svgd-l``) or ``"probabilities"`` (``fw-svgd-s``).
 
-    Cost: two backward passes a particle (local), or one and one more for each direction kept (exact).
+    Cost: two backward passes per particle (local), or one plus one per direction kept (exact).
     Limits: only ``exact`` descends the KL divergence, and only ``exact`` with ``noise=cholesky()`` (all directions, or
-        the probe) leaves the posterior invariant. Adds up weights of networks whose hidden units are not aligned.
+        the probe) leaves the posterior invariant. It adds weights of networks whose hidden units are not aligned.
     Reference: D'Angelo, Fortuin & Wenzel (2021).
 
     >>> rule = fw_svgd(repulsion=exact())
@@ -156,10 +156,10 @@ def hp_svgd(
     .. math:: \phi_i = \tfrac1n \sum_j \big[ k_w k_f\, g_j + k_f \nabla_{w_j} k_w + k_w J_j^\top \nabla_{f_j} k_f \big]
 
     A product of kernels is a kernel: two members repel when they are close in weights *and* in function, and all of
-    SVGD's theory holds. With ``repulsion=local()`` the last term goes through J_i, and it does not.
+    SVGD's theory holds. With ``repulsion=local()`` the last term goes through J_i, and the theory does not hold.
 
     Cost: as h-SVGD.
-    Limits: exact with all directions and ``noise=cholesky()`` it leaves the posterior invariant.
+    Limits: with the exact repulsion, all directions and ``noise=cholesky()`` it leaves the posterior invariant.
     Reference: product rule; see the design page.
 
     >>> rule = hp_svgd()
@@ -182,8 +182,8 @@ def hs_svgd(
         + b J_j^\top \nabla_{f_j} k_f \big]
 
     where a and b are ``weights``. A sum of kernels is a kernel: two members repel when they are close in weights *or*
-    in function, and all of SVGD's theory holds. With ``repulsion=local()`` the last term goes through J_i, and it does
-    not.
+    in function, and all of SVGD's theory holds. With ``repulsion=local()`` the last term goes through J_i, and
+    the theory does not hold.
 
     Cost: as h-SVGD.
     Limits: as hp-SVGD. With (1, 0) it would be w-SVGD, with (0, 1) fw-SVGD.

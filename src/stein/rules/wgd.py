@@ -2,8 +2,8 @@ r"""Wasserstein gradient descent: every member follows its own score and an esti
 
 .. math:: \phi_i = g_i - \widehat{\nabla \log q}(x_i)
 
-where q is the density of the particles. The rules differ in the estimator, each a line in the kernel matrix K and the
-repulsion :math:`R_i = \sum_j \nabla_{x_j} k(x_i, x_j)`. Points x are weights, or the functions' values with a single
+where q is the density of the particles. The rules differ in the estimator, a formula in the kernel matrix K and the
+repulsion :math:`R_i = \sum_j \nabla_{x_j} k(x_i, x_j)`. Points x are weights, or function values with a single
 backward pass at the end.
 """
 
@@ -58,8 +58,8 @@ def wgd(estimator: str | Estimator, kernel: Kernel = rbf()) -> Rule:
     Args:
         estimator: one of the above, or its name.
 
-    Cost: one backward pass a particle, two to three n x n by n x d products, n^3 for ``sge`` and ``ssge``.
-    Limits: converges to the posterior as the density estimate does, with n; in d >> n as far from it as w-SVGD.
+    Cost: one backward pass per particle, two to three n x n by n x d products, n^3 for ``sge`` and ``ssge``.
+    Limits: converges to the posterior with n, as the density estimate does; for d >> n as far from it as w-SVGD.
     Reference: D'Angelo & Fortuin (2021), "Repulsive deep ensembles are Bayesian".
 
     >>> rule = wgd(kde())
@@ -79,8 +79,8 @@ def fwgd(estimator: str | Estimator, kernel: Kernel = rbf()) -> Rule:
 
     .. math:: \phi_i = J_i^\top \big[ s_i + p_i - \widehat{\nabla\log q}(f_i) \big]
 
-    Cost: one backward pass a particle, n x n by n x m products, plus the functional prior.
-    Limits: as f-SVGD; the prior is one over functions.
+    Cost: one backward pass per particle, n x n by n x m products, plus the functional prior.
+    Limits: as f-SVGD; the prior is over functions.
     Reference: D'Angelo & Fortuin (2021), "Repulsive deep ensembles are Bayesian".
 
     >>> rule = fwgd(kde())

@@ -38,7 +38,7 @@ class Data(Struct, frozen=True):
         Literal["", "regression-1d", "classification-2d", ImageName, UciName],
         about("a data set by name; `stein data list` shows where images and UCI tables are"),
     ] = ""
-    file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths are relative to this file")] = ""
+    file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths are relative to the config")] = ""
     inputs: Annotated[Text, about(".npy file of the inputs, one row per point")] = ""
     targets: Annotated[Text, about(".npy file of the targets, used with inputs")] = ""
     target: Annotated[Text, about("name of the target column, for .csv and .parquet")] = ""
