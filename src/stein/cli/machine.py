@@ -37,9 +37,11 @@ def methods(json: bool = False) -> None:
     terminal.show(table)
     terminal.show("\n" + " ".join(LEGEND.split()))
     terminal.show("\nWhat we recommend, by our own numbers (docs/findings.md, docs/paper.md):")
+    recommended = Table.grid(padding=(0, 2))
     for method in METHODS.values():
         if method.recommended:
-            terminal.show(f"  {method.name}: {method.recommended}")
+            recommended.add_row(f"  {method.name}", method.recommended)
+    terminal.show(recommended)
     terminal.show("\nShort names: " + ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items()))
 
 
@@ -69,9 +71,9 @@ def doctor() -> None:
 
 def data(
     action: Positional[Literal["list", "fetch", "verify"]],
-    names: Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[NAME ...]")]] = (),
+    names: Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")]] = (),
     *,
-    data_dir: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    data_dir: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None,
     offline: bool = False,
 ) -> None:
     """List the data sets, download missing ones, or verify the local files.

@@ -150,6 +150,3 @@ def _unboxed(text: str) -> str:
     _title, *paragraphs = re.split(r"-{4,}", " ".join(text.split()))
     return "; ".join(paragraph.strip(" .") for paragraph in paragraphs)
 
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,16 +21,16 @@ Overrides = Annotated[
     tyro.conf.UseAppendAction,
     tyro.conf.arg(name="set", metavar="SECTION.KEY=VALUE ..."),
 ]
-Threads = Annotated[int | None, tyro.conf.arg(metavar="N")]
+Threads = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
 
 
 def train(
     config: Positional[pathlib.Path],
     *,
-    method: Annotated[str | None, tyro.conf.arg(metavar="METHOD")] = None,
+    method: Annotated[str | None, tyro.conf.arg(metavar="METHOD", help_behavior_hint="")] = None,
     stochastic: bool = False,
     overrides: Overrides = (),
-    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None,
     threads: Threads = None,
     cache: bool = True,
     quiet: bool = False,
@@ -61,7 +61,7 @@ def train(
 def resume(
     folder: Positional[pathlib.Path],
     *,
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None,
     allow_changed_data: bool = False,
     threads: Threads = None,
     cache: bool = True,
@@ -102,11 +102,11 @@ def resume(
 def evaluate(
     folder: Positional[pathlib.Path],
     *,
-    ood: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME|FILE ...")] = (),
+    ood: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME|FILE ...", help_behavior_hint="")] = (),
     corruption: bool = False,
-    data: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    data: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None,
     allow_changed_data: bool = False,
-    data_dir: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    data_dir: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None,
     threads: Threads = None,
     cache: bool = True,
 ) -> None:
@@ -144,8 +144,8 @@ def evaluate(
 
 
 def predict(
-    folder: Positional[pathlib.Path],
-    file: Positional[pathlib.Path],
+    folder: Annotated[Positional[pathlib.Path], tyro.conf.arg(metavar="RUN")],
+    file: Annotated[Positional[pathlib.Path], tyro.conf.arg(metavar="FILE")],
     *,
     out: Annotated[pathlib.Path, tyro.conf.arg(metavar="FILE")] = pathlib.Path("predictions.csv"),
     coverage: float = 0.9,

@@ -27,7 +27,7 @@ def _studies() -> Iterator[None]:
 
 def demo(
     out: pathlib.Path = pathlib.Path("demo"),
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None,
     seed: int = 42,
 ) -> None:
     """Train four kinds of ensembles on 1-D data with a gap, and plot them beside the posterior.
@@ -81,13 +81,13 @@ Study = Literal["fig1", "fig-stochastic", "ablation", "hmc", "table1", "table2",
 def reproduce(
     what: Positional[Study],
     *,
-    preset: Annotated[Preset | None, tyro.conf.arg(metavar="PRESET")] = None,
+    preset: Annotated[Preset | None, tyro.conf.arg(metavar="PRESET", help_behavior_hint="")] = None,
     tasks: tuple[Literal["regression", "classification"], ...] = ("regression", "classification"),
     tables: tuple[Table, ...] = ("table1", "table2"),
-    methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ROW ...")] = (),
-    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = (),
-    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ROW ...", help_behavior_hint="")] = (),
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...", help_behavior_hint="")] = (),
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None,
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None,
 ) -> None:
     """Reproduce the paper's figures and tables, or the posterior that the toy figures are compared with.
 
@@ -208,8 +208,8 @@ def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> N
 def sweep(
     spec: Positional[pathlib.Path],
     *,
-    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR")] = None,
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None,
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None,
 ) -> None:
     """Search for the best settings of a run: grid or random search, judged on held-out points, never on test images.
 
