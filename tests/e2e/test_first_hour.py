@@ -313,3 +313,22 @@ def test_a_full_disk_is_told_once_and_ends_with_what_to_do(tmp_path, monkeypatch
     assert stein("resume", run, "--steps", 80) == 0  # with room it goes on, and the mark is gone
     assert state_of(run, capsys) == ("finished", "")
     assert not (run / "failed.json").exists()
+
+
+def test_an_evaluation_on_a_full_disk_ends_with_what_to_do(whole, tmp_path, monkeypatch, capsys):
+    """Catches a bare errno, and a finished run that is marked as failed."""
+    run, real = copy(whole[40], tmp_path), durable._write
+
+    def write_or_not(path, *arguments):
+        if "evaluation.json" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "_write", write_or_not)
+        assert cli.main(["evaluate", str(run), "--no-cache"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error: {run}: the disk does not take more (No space left on device); step 40 is saved; "
+        "make room, then the same command"
+    )
+    assert state_of(run, capsys) == ("finished", "")

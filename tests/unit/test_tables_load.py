@@ -261,3 +261,15 @@ def test_what_was_recorded_is_used_again(tmp_path):
     said.clear()
     dataset.load(settings, before, said.append)
     assert not said
+
+
+def test_another_split_of_the_same_rows_is_noticed(tmp_path):
+    """As from another version of the random generator. Catches training rows that are tested on, silently."""
+    csv(tmp_path / "own.csv", *houses())
+    settings, told = own(tmp_path), []
+    before = dataset.load(settings).facts
+    dataset.load(settings, before, told.append)
+    assert told == []
+    before["split"]["digest"] = "another"
+    dataset.load(settings, before, told.append)
+    assert told == ["the rows are split into other training and test rows"]

@@ -149,4 +149,3 @@ def _unboxed(text: str) -> str:
     """The sentences of an error as tyro draws it: a title and paragraphs between ruled lines."""
     _title, *paragraphs = re.split(r"-{4,}", " ".join(text.split()))
     return "; ".join(paragraph.strip(" .") for paragraph in paragraphs)
-

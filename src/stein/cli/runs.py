@@ -130,7 +130,7 @@ def evaluate(
     run = RunFolder(folder)
     run.check_is_finished()
     _use_threads(threads)
-    with run.claimed(new=False):
+    with run.claimed(new=False), run.ended():
         with terminal.status("Importing JAX"):
             from stein.runs import assess
             from stein.runs.environment import use_compilation_cache

@@ -170,7 +170,8 @@ class RunFolder:
         if not isinstance(error, OSError) or error.errno not in _DISK:
             return error
         saved = f"step {self.steps_done} is saved" if self.steps_done else "no step is saved"
-        go_on = f"`stein resume {self}`" if self.config.exists() else "the same command"
+        unfinished = self.config.exists() and not self.is_finished
+        go_on = f"`stein resume {self}`" if unfinished else "the same command"
         return RuntimeError(f"{self}: the disk does not take more ({error.strerror}); {saved}; make room, then {go_on}")
 
     # -- the log --------------------------------------------------------------------------------------------

@@ -31,10 +31,10 @@ def read(config: Config, before: Mapping[str, Any], changed: Callable[[str], Non
     section = config.data
     tables, parts = _uci(section) if section.name in UCI else _files(section)
     facts = {name: record.facts(table) for name, table in tables.items()}
-    for name, table in tables.items():
-        differs = record.difference(before[name], table) if name in before else ""
-        if differs and changed is not None:
-            changed(f"{getattr(section, name, '') or section.inputs or section.name}: {differs}")
+    differences = {name: record.difference(before[name], table) for name, table in tables.items() if name in before}
+    for name, difference in differences.items():
+        if difference and changed is not None:
+            changed(f"{getattr(section, name, '') or section.inputs or section.name}: {difference}")
     first = next(iter(tables.values()))
     x = np.concatenate([table.x for table in tables.values()])
     y = _together([table.y for table in tables.values()], section.test_file)
@@ -65,6 +65,9 @@ def read(config: Config, before: Mapping[str, Any], changed: Callable[[str], Non
         parts[rows[chosen]] = VALIDATION
     rows_of = [np.flatnonzero(parts == part) for part in (TRAIN, VALIDATION, TEST)]
     facts["split"] = {"digest": hashlib.sha256(parts.astype(np.uint8).tobytes()).hexdigest()}
+    recorded = before.get("split", {}).get("digest", facts["split"]["digest"])
+    if recorded != facts["split"]["digest"] and not any(differences.values()) and changed is not None:
+        changed("the rows are split into other training and test rows")
     three = tuple(data.Arrays(x[rows], y[rows], labels) for rows in rows_of)
     return Read(three, kind, first.inputs, first.target, tuple(notes), facts)  # type: ignore[arg-type]
 
