@@ -1,6 +1,7 @@
 """What does my ensemble say about new data? The last question of every user, without the data of training."""
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -203,3 +204,18 @@ def test_loading_leaves_the_precision_of_the_process_alone(moved: tuple) -> None
     assert {leaf.dtype for leaf in jax.tree.leaves(run.members)} == {np.dtype("float32")}
     run.predict([[1.0, 2.0]])
     assert jax.config.read("jax_enable_x64")
+
+
+def test_a_labelled_file_is_evaluated_without_the_data_of_training(moved: tuple, capsys: pytest.CaptureFixture) -> None:
+    """Against NumPy. Catches an evaluation that reads the deleted table of training, and standardised numbers."""
+    here = moved[0]
+    (here / "known.csv").write_text(without_kinds(houses(30)))
+    assert cli.main(["evaluate", str(here / "learned"), "--data", str(here / "known.csv"), "--no-cache"]) == 0
+    numbers = json.loads((here / "learned" / "evaluation.json").read_text())
+    run, table = stein.load(here / "learned"), pd.read_csv(here / "known.csv")
+    error = run.predict(table).mean[:, 0] - table["price"]
+    assert numbers["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-9)
+    usual = pd.read_csv(io.StringIO(houses()))["price"].mean()  # of all rows; training has nine tenths of them
+    assert numbers["baseline_rmse"] == pytest.approx(np.sqrt(np.mean((table["price"] - usual) ** 2)), rel=0.05)
+    assert cli.main(["evaluate", str(here / "learned"), "--no-cache"]) == 2
+    assert "houses.csv: no such file" in capsys.readouterr().err

@@ -237,9 +237,11 @@ def test_the_baseline_is_the_mean_or_the_most_frequent_class(tmp_path):
     loaded = load(tmp_path)
     train, test = (part.y * loaded.units.scale + loaded.units.mean for part in (loaded.train, loaded.test))
     expected = np.sqrt(np.mean((test - train.mean()) ** 2))
-    assert dataset.baseline(loaded) == {"baseline_rmse": pytest.approx(expected, rel=1e-5)}
+    raw = loaded.raw_targets(loaded.test.y)
+    assert dataset.baseline(loaded.constant, raw) == {"baseline_rmse": pytest.approx(expected, rel=1e-5)}
     csv(tmp_path / "own.csv", RANDOM.normal(size=(50, 1)), np.array(["a", "b", "b", "b", "b"] * 10))
-    assert dataset.baseline(load(tmp_path)) == {"baseline_accuracy": 0.8}
+    loaded = load(tmp_path)
+    assert dataset.baseline(loaded.constant, loaded.test.y) == {"baseline_accuracy": 0.8}
 
 
 # -- data that changed --------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import numpy as np
 from stein import data, evaluate, metrics, report
 from stein.data import corruptions, files
 from stein.runs import configs, dataset, images
-from stein.runs.dataset import Loaded
 from stein.runs.exported import Exported
 from stein.runs.folder import RunFolder
 from stein.runs.schema import IMAGES, Data
@@ -33,22 +32,24 @@ SHOWN = (
 )
 
 
-def load(folder: RunFolder, allow_changed_data: bool = False, warn: Say = warnings.warn) -> tuple[Exported, Loaded]:
-    """A finished run, and its data.
+def held_out(finished: Exported, allow_changed_data: bool = False, warn: Say = warnings.warn) -> data.Arrays:
+    """The held-out points of a run: inputs as the network takes them, targets in their units.
 
     Args:
         allow_changed_data: if the data changed after training, warn, and use the classes and scales of training.
     """
-    run = Exported(folder)
+    folder = finished.folder
     changed = dataset.changed_data(str(folder), allow_changed_data, warn)
     loaded = dataset.load(configs.load_run(folder.config), documents.read_json(folder.data), changed)
-    if not _is_same(loaded.standardiser, run.standardiser):
+    if not _is_same(loaded.standardiser, finished.standardiser):
         raise ValueError(f"{folder}: its data are no longer those that it was trained on (their means have changed)")
-    return run, loaded
+    if loaded.test is None:
+        raise ValueError(f"{folder}: has no held-out points to evaluate on (data.test_fraction = 0); `--data FILE` has")
+    return data.Arrays(loaded.test.x, loaded.raw_targets(loaded.test.y))
 
 
 def ood_inputs(
-    name_or_file: str, section: Data, like: np.ndarray, inputs: Sequence[str] = ()
+    name_or_file: str, section: Data, shape: tuple[int, ...], inputs: Sequence[str] = ()
 ) -> tuple[np.ndarray, str]:
     """Out-of-distribution inputs, not yet standardised, and a note about them (may be empty).
 
@@ -57,14 +58,14 @@ def ood_inputs(
             columns of the run's own (with or without the target), or, if the run learns images by name, the name of
             another set, or ``other-classes``.
         section: the run's data.
-        like: the training inputs; each new input must have their shape.
-        inputs: their names.
+        shape: of one training input; each new input must have it.
+        inputs: names of the training inputs.
     """
     note = ""
     if name_or_file in OUTSIDE:
         x = OUTSIDE[name_or_file]()
     elif section.name in IMAGES:
-        x, note = images.outside(name_or_file, section, flat=like.ndim == 2)
+        x, note = images.outside(name_or_file, section, flat=len(shape) == 1)
     elif Path(name_or_file).suffix.lower() in (".npy", ".npz"):
         x = data.load_inputs(Path(name_or_file))
     elif Path(name_or_file).suffix.lower() in (".csv", ".parquet"):
@@ -75,10 +76,10 @@ def ood_inputs(
         raise ValueError(
             f"--ood {name_or_file}: neither a .csv, .parquet, .npy or .npz file nor one of {', '.join(OUTSIDE)}"
         )
-    if x.shape[1:] != like.shape[1:]:
+    if x.shape[1:] != shape:
         kind = "images" if x.ndim in (3, 4) else "rows"
-        raise ValueError(f"{name_or_file}: {kind} of shape {x.shape[1:]}; the run was trained on {like.shape[1:]}")
-    return x.astype(like.dtype, copy=False), note
+        raise ValueError(f"{name_or_file}: {kind} of shape {x.shape[1:]}; the run was trained on {shape}")
+    return x, note
 
 
 def run(
@@ -93,28 +94,26 @@ def run(
     """Evaluate a finished run and write evaluation.json, curves.json and figures/. The caller holds its lock.
 
     Args:
-        labelled: a file with the run's columns, to evaluate on instead of its test points.
-        allow_changed_data: as in :func:`load`.
+        labelled: a file with the run's columns, to evaluate on instead of its test points; the run's own data are not
+            needed then.
+        allow_changed_data: as in :func:`held_out`.
 
     Returns:
         The content of evaluation.json.
     """
-    # If another file is evaluated, changes in the run's own data do not matter.
-    finished, loaded = load(folder, allow_changed_data or labelled is not None, (lambda _: None) if labelled else warn)
-    test = loaded.test if labelled is None else dataset.labelled(str(labelled), finished.config, loaded)
-    if test is None:
-        raise ValueError(f"{folder}: has no held-out points to evaluate on (data.test_fraction = 0); `--data FILE` has")
+    finished = Exported(folder)
+    test = held_out(finished, allow_changed_data, warn) if labelled is None else finished.labelled(labelled)
     about: dict[str, Any] = {"test_points": len(test.x), "members": len(jax.tree.leaves(finished.members)[0])}
     if labelled is not None:
         about["data"] = str(labelled)
-    others, about["note"] = _named_sets(finished, loaded, ood, data_dir)
-    if loaded.kind == "categorical":
-        numbers, curves, drawn = _classification(finished, loaded, test, others, corruption)
+    others, about["note"] = _named_sets(finished, ood, data_dir)
+    if finished.kind == "categorical":
+        numbers, curves, drawn = _classification(finished, test, others, corruption)
     else:
         if corruption:
             raise ValueError(f"--corruption: is for classifiers; {folder} is a regression")
-        numbers, curves, drawn = _regression(finished, loaded, test, others)
-    numbers |= dataset.baseline(loaded, test)
+        numbers, curves, drawn = _regression(finished, test, others)
+    numbers |= dataset.baseline(finished.constant, test.y)
     evaluation = about | {name: value if math.isfinite(value) else None for name, value in numbers.items()}
     documents.write_json(folder.evaluation, evaluation)
     durable.replace(folder.curves, json.dumps(curves).encode())
@@ -147,9 +146,7 @@ def _is_same(now: data.Standardiser | None, then: data.Standardiser | None) -> b
     return all(a.shape == b.shape and np.allclose(a, b, rtol=1e-6) for a, b in zip(now, then, strict=True))
 
 
-def _named_sets(
-    finished: Exported, loaded: Loaded, ood: Sequence[str], data_dir: Path | None
-) -> tuple[dict[str, np.ndarray], str]:
+def _named_sets(finished: Exported, ood: Sequence[str], data_dir: Path | None) -> tuple[dict[str, np.ndarray], str]:
     """Out-of-distribution inputs by name, prepared for the network, and notes about them."""
     section, sets, notes = finished.config.data, {}, []
     if data_dir is not None:
@@ -159,16 +156,14 @@ def _named_sets(
         if name in sets:
             raise ValueError(f"--ood {given}: there are two sets called {name!r}")
         path = given if data_dir is None or not (data_dir / given).is_file() else str(data_dir / given)
-        x, note = ood_inputs(path, section, loaded.train.x, loaded.inputs)
+        x, note = ood_inputs(path, section, finished.shape, finished.columns)
         sets[name] = finished.inputs(x)
         notes += [note] if note else []
     return sets, "; ".join(notes)
 
 
-def _classification(
-    finished: Exported, loaded: Loaded, test: data.Arrays, others: dict[str, np.ndarray], corruption: bool
-) -> tuple:
-    clean = _images(loaded, test.x) if corruption else None  # errors come before work
+def _classification(finished: Exported, test: data.Arrays, others: dict[str, np.ndarray], corruption: bool) -> tuple:
+    clean = _images(finished, test.x) if corruption else None  # errors come before work
     prediction: Any = finished.predict_prepared(test.x)  # a ClassPrediction, like those below
     outside: dict[str, Any] = {name: finished.predict_prepared(x) for name, x in others.items()}
     logs = {name: other.log_probabilities for name, other in outside.items()}
@@ -194,16 +189,16 @@ def _classification(
     return numbers, curves, drawn
 
 
-def _regression(finished: Exported, loaded: Loaded, test: data.Arrays, others: dict[str, np.ndarray]) -> tuple:
+def _regression(finished: Exported, test: data.Arrays, others: dict[str, np.ndarray]) -> tuple:
     """Everything in the units of the targets."""
     prediction: Any = finished.predict_prepared(test.x)  # a RegressionPrediction, like those below
     means, sigmas = prediction
-    y = loaded.raw_targets(test.y).reshape(means.shape[1:]).astype(float)
+    y = test.y.reshape(means.shape[1:]).astype(float)
     curves = evaluate.regression_curves(means, sigmas, y)
     spread = _spread(means)
     numbers = evaluate.regression(means, sigmas, y)
     numbers |= {"sigma": float(sigmas.mean()), "spread": float(spread.mean())}
-    units = 1.0 if loaded.units is None else loaded.units.scale  # all targets count alike, whatever their scale
+    units = 1.0 if finished.units is None else finished.units.scale  # all targets count alike, whatever their scale
     inside = _spread(means / units)
     outside: dict[str, Any] = {name: finished.predict_prepared(x) for name, x in others.items()}
     sets = {name: _detection(_spread(other.means / units), inside) for name, other in outside.items()}
@@ -228,9 +223,9 @@ def _detection(outside: np.ndarray, inside: np.ndarray) -> dict[str, float]:
     }
 
 
-def _images(loaded: Loaded, x: np.ndarray) -> np.ndarray:
+def _images(finished: Exported, x: np.ndarray) -> np.ndarray:
     """The test images as they were in the file, since blurring standardised pixels gives a different result."""
     try:
-        return corruptions.as_images(x if loaded.standardiser is None else loaded.standardiser.undo(x))
+        return corruptions.as_images(x if finished.standardiser is None else finished.standardiser.undo(x))
     except ValueError as error:
         raise ValueError(f"--corruption: {error}") from None

@@ -1,7 +1,7 @@
 """The data of a run: read, checked, split, standardised and cast, in this order. No jax here."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,8 +45,17 @@ class Loaded(NamedTuple):
             "inputs": self.inputs,
             "target": self.target,
             "labels": self.train.labels,
+            "constant": self.constant,
             **{name: self.facts[name] for name in ("standardiser", "units")},
         }
+
+    @property
+    def constant(self) -> float | list[float]:
+        """The constant prediction to beat: the most frequent class, or the mean of the training targets."""
+        if self.kind == "categorical":
+            return int(np.bincount(self.train.y, minlength=self.classes).argmax())
+        raw = self.raw_targets(self.train.y)
+        return raw.reshape(len(raw), -1).astype(np.float64).mean(axis=0).tolist()
 
     @property
     def answers(self) -> int:
@@ -129,24 +138,6 @@ def changed_data(run: str, allowed: bool, warn: Callable[[str], None]) -> Callab
     return changed
 
 
-def labelled(path: str, config: Config, like: Loaded) -> data.Arrays:
-    """Other labelled points, from a file with the run's columns, prepared like its test points."""
-    section = config.data
-    table = files.read_table(path, section.target, section.split_column, like.inputs if section.target else ())
-    tables.check_shape(path, table.x, like.train.x)
-    x = table.x if like.standardiser is None else like.standardiser(table.x)
-    if like.kind == "categorical":
-        y = tables.codes(table.y, like.train.labels, path) if like.train.labels else table.y.astype(np.int32)
-    else:
-        if table.y.dtype.kind == "U":
-            raise ValueError(f"{path}: {table.target!r} holds text; must be numbers")
-        y = table.y.reshape(len(table.y), -1).astype(np.float64)
-        if y.shape[1:] != like.train.y.reshape(len(like.train.y), -1).shape[1:]:
-            raise ValueError(f"{path}: y has {y.shape[1]} numbers a row; not as many as in training")
-        y = (y if like.units is None else like.units(y)).astype(like.train.x.dtype)
-    return data.Arrays(x.astype(like.train.x.dtype), y, like.train.labels)
-
-
 def unlabelled(path: str, config: Config, like: Loaded) -> np.ndarray:
     """Unlabelled inputs from a file, prepared like those of training."""
     section = config.data
@@ -177,16 +168,11 @@ def describe(loaded: Loaded) -> str:
     return f"classification on {loaded.target!r}: {loaded.classes} classes ({shown}{more}), {end}"
 
 
-def baseline(loaded: Loaded, test: data.Arrays | None = None) -> dict[str, float]:
-    """Score of the most frequent class, or of the mean of the training targets, on the test points."""
-    test = test or loaded.test
-    if test is None:
-        return {}
-    if loaded.kind == "categorical":
-        usual = np.bincount(loaded.train.y, minlength=loaded.classes).argmax()
-        return {"baseline_accuracy": float(np.mean(test.y == usual))}
-    train, y = (part.y.reshape(len(part.y), -1).astype(np.float64) for part in (loaded.train, test))
-    error = (y - train.mean(axis=0)) * (1.0 if loaded.units is None else loaded.units.scale)
+def baseline(constant: float | Sequence[float], y: np.ndarray) -> dict[str, float]:
+    """Score of a constant prediction (:attr:`Loaded.constant`) on targets in their own units."""
+    if np.issubdtype(y.dtype, np.integer):
+        return {"baseline_accuracy": float(np.mean(y == constant))}
+    error = y.reshape(len(y), -1).astype(np.float64) - np.asarray(constant)
     return {"baseline_rmse": float(np.sqrt(np.mean(error**2)))}
 
 

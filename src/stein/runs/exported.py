@@ -13,7 +13,7 @@ from stein import data, inputs, predict
 from stein.data import files
 from stein.likelihoods import Likelihood
 from stein.predictions import ClassPrediction, Prediction
-from stein.runs import configs, dataset
+from stein.runs import configs, dataset, tables
 from stein.runs.build import make_likelihood, make_model, resolved
 from stein.runs.environment import precision
 from stein.runs.folder import RunFolder
@@ -41,6 +41,7 @@ class _About(msgspec.Struct):
     rows: int
     inputs: tuple[str, ...]
     target: str
+    constant: float | list[float]
     labels: tuple[str, ...] = ()
     standardiser: _Scales | None = None
     units: _Scales | None = None
@@ -59,7 +60,10 @@ class Exported:
         model, likelihood: its network and likelihood.
         members: the weights of the living members, along the first axis of every leaf.
         labels: names of the classes; empty if they have none.
-        columns: names of the inputs, in the order in which the network takes them.
+        columns, shape: names of the inputs, in the order in which the network takes them; shape of one of them.
+        kind, target: the kind of the targets, and their name.
+        standardiser, units: scales of the inputs and of the targets; ``None`` if they are not standardised.
+        constant: the constant prediction to beat: the most frequent class, or the mean of the training targets.
     """
 
     def __init__(self, folder: RunFolder):
@@ -77,6 +81,8 @@ class Exported:
         self.likelihood: Likelihood = make_likelihood(self.config, about.kind, units)
         self.model: Model = make_model(self.config, self.likelihood, about.shape, about.answers)
         self.labels, self.columns, self.target = about.labels, about.inputs, about.target
+        self.kind, self.shape, self.constant = about.kind, about.shape, about.constant
+        self.units = units
         n = self.config.method.particles
         with precision(self.config):
             like = jax.eval_shape(jax.vmap(self.model.init), jax.random.split(jax.random.key(0), n))
@@ -99,8 +105,7 @@ class Exported:
         prediction = self.likelihood.predictive(outputs)
         if isinstance(prediction, ClassPrediction):
             return prediction._replace(labels=self.labels)
-        units = self._about.units
-        return prediction if units is None else prediction.in_units(np.array(units.scale), np.array(units.mean))
+        return prediction if self.units is None else prediction.in_units(self.units.scale, self.units.mean)
 
     def inputs(self, x: Any) -> np.ndarray:
         """Inputs as the network takes them: columns in order, standardised as in training."""
@@ -111,8 +116,8 @@ class Exported:
                 raise ValueError(f"x has no column {missing[0]!r}; the run was trained on {', '.join(self.columns)}")
             x = x[list(self.columns)]
         rows = np.asarray(inputs.batch(x))
-        if rows.shape[1:] != self._about.shape:
-            raise ValueError(f"x has rows of shape {rows.shape[1:]}; the run was trained on {self._about.shape}")
+        if rows.shape[1:] != self.shape:
+            raise ValueError(f"x has rows of shape {rows.shape[1:]}; the run was trained on {self.shape}")
         # In float64 first, as in training: a year minus the mean year loses its digits in float32.
         rows = rows if self.standardiser is None else self.standardiser(rows.astype(np.float64))
         return rows.astype(self.config.train.precision)
@@ -126,6 +131,22 @@ class Exported:
             raise ValueError(f"{path}: the run's own columns have no names; must be a .npy or .npz file")
         section = self.config.data
         return files.read_table(str(path), section.target, section.split_column, self.columns, labelled=False).x
+
+    def labelled(self, path: Path | str) -> data.Arrays:
+        """Labelled points from a file with the run's columns: prepared inputs, and targets in their units."""
+        section, columns = self.config.data, self.columns if self.config.data.target else ()
+        table = files.read_table(path, section.target, section.split_column, columns)
+        if table.x.shape[1:] != self.shape:
+            raise ValueError(f"{path}: rows of shape {table.x.shape[1:]}; the run is trained on {self.shape}")
+        if self.kind == "categorical":
+            y = tables.codes(table.y, self.labels, str(path)) if self.labels else table.y.astype(np.int64)
+            return data.Arrays(self.inputs(table.x), y, self.labels)
+        if table.y.dtype.kind == "U":
+            raise ValueError(f"{path}: {table.target!r} holds text; must be numbers")
+        y = table.y.reshape(len(table.y), -1).astype(np.float64)
+        if y.shape[1] != self._about.answers:
+            raise ValueError(f"{path}: y has {y.shape[1]} numbers a row; not as many as in training")
+        return data.Arrays(self.inputs(table.x), y)
 
     def write_predictions(self, x: Any, path: Path, coverage: float = 0.9) -> int:
         """Write a CSV file with one row of :meth:`predict` per input; returns the number of rows."""

@@ -280,5 +280,6 @@ class _Training:
         numbers = {name: value for name, value in self.folder.last_row().items() if isinstance(value, (int, float))}
         durable.replace(self.folder.card, card(config, self.parts, numbers, alive).encode())
         method = {"method": config.method.name, "stochastic": config.method.stochastic}
-        numbers |= dataset.baseline(loaded)
+        if loaded.test is not None:
+            numbers |= dataset.baseline(loaded.constant, loaded.raw_targets(loaded.test.y))
         documents.write_json(self.folder.numbers, method | {"steps": int(state.step)} | numbers)
