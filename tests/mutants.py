@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 # Deterministic tests first: what they catch need not wait for the statistical ones.
 STAGES = (
     ["tests/unit/test_twin.py", "tests/unit/test_gradients.py"],
-    ["tests/unit/test_health.py", "tests/unit/test_identities.py"],
+    ["tests/unit/test_health.py", "tests/unit/test_identities.py", "tests/unit/test_outliers.py"],
     ["tests/unit", "tests/contract", "tests/statistical"],
 )
 # ruff: noqa: E501 - an edit is easier to read on one line
