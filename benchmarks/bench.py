@@ -19,10 +19,10 @@ import jax
 import numpy as np
 
 from stein import data, evaluate, hooks, likelihoods, models, predict, priors, targets, train
-from stein.cli import doctor
 from stein.ensembles import build
 from stein.models import resnet
 from stein.paper import variants
+from stein.runs.environment import facts
 
 HERE = Path(__file__).parent
 REPEATS, PAIRS = 7, 20
@@ -176,7 +176,7 @@ def prediction(images: int = 10_000, members: int = 50, chunk: int = 1000) -> li
     def predictions() -> None:
         predict.in_chunks(model, particles, x, chunk=chunk)
 
-    compiled = predict._linked.lower(model, jax.nn.softmax, particles, side).compile()
+    compiled = predict._outputs.lower(model, particles, side).compile()
     activations = compiled.memory_analysis().temp_size_in_bytes
     size = f"{images} images, n = {members}, 784-100-100-100-10, {chunk} at a time"
     return [
@@ -234,8 +234,9 @@ def main(chosen: list[str]) -> int:
     rows = [row for name in chosen or MEASUREMENTS for row in MEASUREMENTS[name]()]
     before = json.loads(path.read_text())["rows"] if chosen and path.exists() else []
     kept = [row for row in before if row["row"] not in {row["row"] for row in rows}]
-    facts = {name: doctor.facts()[name] for name in ("jax", "jaxlib", "python", "platform", "CPU threads")}
-    result = {"command": "make bench", "repeats": REPEATS, "environment": facts, "rows": [*kept, *rows]}
+    found = facts()
+    machine = {name: found[name] for name in ("jax", "jaxlib", "python", "platform", "CPU threads")}
+    result = {"command": "make bench", "repeats": REPEATS, "environment": machine, "rows": [*kept, *rows]}
     path.write_text(json.dumps(result, indent=2) + "\n")
     for r in rows:
         print(f"{r['row']:32} {r['ratio']:7.3f}  limit {r['limit']:5.2f}  {'holds' if r['holds'] else 'FAILS'}")
