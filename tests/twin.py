@@ -90,17 +90,17 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Heteroscedastic:
-    """y ~ N(f[:-1], exp(f[-1])^2); the functional kernel sees the mean."""
+    """y_k ~ N(f_k, exp(g_k)^2), outputs (f, g); the functional kernel sees the means f."""
 
     def score(self, f, y):
-        mean, variance = f[:-1], np.exp(2 * f[-1])
-        return np.append((y - mean) / variance, np.sum((y - mean) ** 2 / variance - 1))
+        means, variances = f[: len(y)], np.exp(2 * f[len(y) :])
+        return np.append((y - means) / variances, (y - means) ** 2 / variances - 1)
 
     def features(self, f):
-        return f[:-1]
+        return f[: len(f) // 2]
 
     def feature_jacobian(self, f):
-        return np.eye(len(f))[:-1]
+        return np.eye(len(f))[: len(f) // 2]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ if _typing.TYPE_CHECKING:
 
     from . import (
         batches,
+        calibration,
         data,
         datasets,
         evaluate,
@@ -46,6 +47,7 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "batches",
     "build",
+    "calibration",
     "checkpoint",
     "data",
     "datasets",

@@ -14,7 +14,7 @@ from stein.inputs import shaped
 from stein.likelihoods import Likelihood
 from stein.metrics.classification import Labels, Probabilities
 from stein.metrics.regression import Members, Targets
-from stein.predictions import Prediction
+from stein.predictions import NORMAL, Family, Prediction, RegressionPrediction
 from stein.types import Model, Particles
 
 Others = Float[np.ndarray, "_ _ _"]
@@ -247,21 +247,29 @@ def _probabilities(
 
 
 @shaped
-def regression(means: Members, sigmas: Members, y: Targets) -> dict[str, float]:
-    """RMSE, negative log-likelihoods, CRPS and interval coverage of the mixture (``coverage_90`` should be 0.9)."""
-    levels = metrics.regression.levels(means, sigmas, y)
-    return {
-        "rmse": metrics.regression.rmse(means, y),
-        "nll": metrics.regression.nll(means, sigmas, y),
-        "nll_members": metrics.regression.nll_members(means, sigmas, y),
-        "crps": metrics.regression.crps(means, sigmas, y),
-        **{f"coverage_{round(100 * wanted)}": metrics.regression.coverage(levels, wanted) for wanted in INTERVALS},
+def regression(means: Members, sigmas: Members, y: Targets, family: Family = NORMAL) -> dict[str, float]:
+    """RMSE, negative log-likelihoods, CRPS and interval coverage of the mixture (``coverage_90`` should be 0.9).
+
+    Args:
+        family: of the members' distributions. The CRPS is of normal ones only.
+    """
+    levels = _levels(means, sigmas, y, family)
+    found = RegressionPrediction(means, sigmas, family).scores(y)
+    if family is NORMAL:
+        found["crps"] = metrics.regression.crps(means, sigmas, y)
+    return found | {
+        f"coverage_{round(100 * wanted)}": metrics.regression.coverage(levels, wanted) for wanted in INTERVALS
     }
 
 
 @shaped
-def regression_curves(means: Members, sigmas: Members, y: Targets) -> dict[str, Any]:
+def regression_curves(means: Members, sigmas: Members, y: Targets, family: Family = NORMAL) -> dict[str, Any]:
     """For central intervals of 5 % to 95 %: the expected and the actual fraction of targets inside."""
     wanted = [percent / 100 for percent in range(5, 100, 5)]
-    levels = metrics.regression.levels(means, sigmas, y)
+    levels = _levels(means, sigmas, y, family)
     return {"coverage": {"wanted": wanted, "found": [metrics.regression.coverage(levels, share) for share in wanted]}}
+
+
+def _levels(means: Members, sigmas: Members, y: Targets, family: Family) -> Targets:
+    normal = metrics.regression.levels(means, sigmas, y)  # also checks the numbers
+    return normal if family is NORMAL else RegressionPrediction(means, sigmas, family).levels(y)

@@ -48,7 +48,13 @@ def outputs(model: Model, members: State | Particles, x: Any, *, all_members: bo
 
 
 def in_chunks(
-    model: Model, members: State | Particles, x: Any, *, chunk: int | None = None, all_members: bool = False
+    model: Model,
+    members: State | Particles,
+    x: Any,
+    *,
+    chunk: int | None = None,
+    all_members: bool = False,
+    full: bool = False,
 ) -> Float[np.ndarray, "n b c"]:
     """Outputs of every living member at many inputs, on the host.
 
@@ -57,13 +63,14 @@ def in_chunks(
     Args:
         members, x, all_members: as in :func:`outputs`.
         chunk: inputs per call of the networks. Default: 1000, for images 100.
+        full: fill a single chunk up too, so that the outputs at an input do not depend on how many others there are.
     """
     particles, numbers = _asked(members, all_members)
     x = np.asarray(inputs.batch(x))
     if chunk is None:
         chunk = CHUNK if x.ndim == 2 else IMAGE_CHUNK
     inputs.whole(1, chunk=chunk)
-    size = max(1, min(chunk, len(x)))
+    size = chunk if full else max(1, min(chunk, len(x)))
     one = jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype)
     with inputs.applying(x):
         shape = jax.eval_shape(lambda particles, x: _outputs(model, particles, x), particles, one)

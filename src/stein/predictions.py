@@ -3,11 +3,12 @@
 :meth:`stein.likelihoods.Likelihood.predictive` makes one of the two kinds from the members' outputs.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import ndtr, ndtri
+from scipy.special import gammaln, ndtr, pdtr, stdtr, xlogy
 
 from stein.metrics import classification, regression, uncertainty
 
@@ -17,9 +18,66 @@ Targets = Float[np.ndarray, "b k"]
 Classes = Float[np.ndarray, "b c"]
 
 
+class Family(NamedTuple):
+    r"""How targets scatter around a member's mean :math:`\mu`, with scale :math:`\sigma`.
+
+    Args:
+        log_density: ``(means, sigmas, y)``: one number per member and point, summed over the targets of the point.
+        cdf: ``(means, sigmas, y)``: the distribution function.
+        deviation: the standard deviation over :math:`\sigma`.
+        draw: ``(random, means, sigmas)``: one draw for each mean.
+        counts: whether the targets are whole numbers.
+    """
+
+    log_density: Callable[[Members, Members, Targets], Float[np.ndarray, "n b"]]
+    cdf: Callable[[Members, Members, Targets], Members]
+    deviation: float
+    draw: Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
+    counts: bool = False
+
+
+def _standard(means: Members, sigmas: Members, y: Targets) -> Members:
+    return regression.standardised(y - means, sigmas)
+
+
+NORMAL = Family(
+    regression.log_density,
+    cdf=lambda means, sigmas, y: ndtr(_standard(means, sigmas, y)),
+    deviation=1.0,
+    draw=lambda random, means, sigmas: means + sigmas * random.normal(size=means.shape),
+)
+
+POISSON = Family(
+    lambda means, sigmas, y: (xlogy(y, means) - means - gammaln(y + 1)).sum(axis=2),
+    cdf=lambda means, sigmas, y: np.where(y < 0, 0.0, pdtr(np.floor(np.maximum(y, 0)), means)),
+    deviation=1.0,
+    draw=lambda random, means, sigmas: random.poisson(means).astype(float),
+    counts=True,
+)
+"""Counts: the mean is the rate, and sigma its root."""
+
+
+def student_t(degrees: float) -> Family:
+    """Student's t distribution around the mean; :math:`\\sigma` is its scale, not its standard deviation."""
+    if not degrees > 2:
+        raise ValueError(f"degrees = {degrees}: must be above 2; with fewer the variance is infinite")
+    constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - 0.5 * np.log(degrees * np.pi)
+
+    def log_density(means: Members, sigmas: Members, y: Targets) -> Float[np.ndarray, "n b"]:
+        power = 0.5 * (degrees + 1) * np.log1p(_standard(means, sigmas, y) ** 2 / degrees)
+        return (constant - power - np.log(sigmas)).sum(axis=2)
+
+    return Family(
+        log_density,
+        cdf=lambda means, sigmas, y: stdtr(degrees, _standard(means, sigmas, y)),
+        deviation=float(np.sqrt(degrees / (degrees - 2))),
+        draw=lambda random, means, sigmas: means + sigmas * random.standard_t(degrees, size=means.shape),
+    )
+
+
 class RegressionPrediction(NamedTuple):
-    r"""Each member predicts :math:`N(\mu_i, \sigma_i^2)` for each of b points and k targets; the ensemble predicts
-    their mixture.
+    r"""Each member predicts a distribution with mean :math:`\mu_i` and scale :math:`\sigma_i`, for each of b points and
+    k targets; the ensemble predicts their mixture. ``family`` is the kind: :math:`N(\mu_i, \sigma_i^2)` unless given.
 
     >>> both = RegressionPrediction(np.array([[[0.0]], [[2.0]]]), np.ones((2, 1, 1)))
     >>> both.mean.item(), round(both.std.item() ** 2, 6)
@@ -28,6 +86,7 @@ class RegressionPrediction(NamedTuple):
 
     means: Members
     sigmas: Members
+    family: Family = NORMAL
 
     @property
     def mean(self) -> Targets:
@@ -40,26 +99,34 @@ class RegressionPrediction(NamedTuple):
 
     @property
     def aleatoric(self) -> Targets:
-        """Noise of the data: root mean square of the members' sigmas."""
-        return np.sqrt(np.square(self.sigmas).mean(axis=0))
+        """Noise of the data: root mean square of the members' standard deviations."""
+        return self.family.deviation * np.sqrt(np.square(self.sigmas).mean(axis=0))
 
     @property
     def epistemic(self) -> Targets:
         """Disagreement of the members: standard deviation of their means. More data could reduce it."""
         return self.means.std(axis=0)
 
+    def cdf(self, y: Targets) -> Targets:
+        """The mixture's distribution function."""
+        return self.family.cdf(self.means, self.sigmas, y).mean(axis=0)
+
+    def levels(self, y: Any) -> Targets:
+        """The mixture's distribution function at targets; of counts, the middle of the step. Uniform if calibrated."""
+        y = np.asarray(y, float).reshape(self.means.shape[1:])
+        return 0.5 * (self.cdf(y) + self.cdf(y - 1)) if self.family.counts else self.cdf(y)
+
     def quantile(self, level: float) -> Targets:
         """The quantile of the mixture at probability ``level``, by bisection of its distribution function."""
         if not 0 < level < 1:
             raise ValueError(f"level = {level}: must be between 0 and 1")
-        members = self.means + ndtri(level) * self.sigmas  # the mixture's quantile lies between its members'
-        low, high = members.min(axis=0), members.max(axis=0)
-        scale = np.maximum(self.sigmas, np.finfo(float).tiny)
-        for _ in range(60):  # bisects to rounding
+        # Cantelli's inequality: the quantile of any distribution lies between these.
+        low, high = self.mean - self.std * np.sqrt(1 / level - 1), self.mean + self.std / np.sqrt(1 / level - 1)
+        for _ in range(80):  # bisects to rounding
             middle = 0.5 * (low + high)
-            below = ndtr((middle - self.means) / scale).mean(axis=0) < level
+            below = self.cdf(middle) < level
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return 0.5 * (low + high)
+        return np.round(high) if self.family.counts else 0.5 * (low + high)
 
     def interval(self, coverage: float) -> tuple[Targets, Targets]:
         """The lower and upper ends of the central interval with probability ``coverage``."""
@@ -72,20 +139,29 @@ class RegressionPrediction(NamedTuple):
         random = np.random.default_rng(seed)
         chosen = random.integers(len(self.means), size=(number, self.means.shape[1]))
         points = np.arange(self.means.shape[1])
-        means, sigmas = self.means[chosen, points], self.sigmas[chosen, points]
-        return means + sigmas * random.normal(size=means.shape)
+        return self.family.draw(random, self.means[chosen, points], self.sigmas[chosen, points])
+
+    def widened(self, factor: float) -> "RegressionPrediction":
+        """The same mean and shape, with ``factor`` times the standard deviation, both parts of it."""
+        if self.family.counts:
+            raise ValueError("the spread of counts follows from their rates; it cannot be widened")
+        means = self.mean + factor * (self.means - self.mean)
+        return self._replace(means=means, sigmas=factor * self.sigmas)
 
     def in_units(self, scale: Any, shift: Any) -> "RegressionPrediction":
         """The prediction of ``scale * y + shift``, for standardised targets y."""
+        if self.family.counts:
+            raise ValueError("counts have no other units; do not standardise them")
         scale = np.asarray(scale, float)
-        return RegressionPrediction(self.means * scale + shift, self.sigmas * scale)
+        return self._replace(means=self.means * scale + shift, sigmas=self.sigmas * scale)
 
     def scores(self, y: Any) -> dict[str, float]:
         """``nll`` of the mixture, ``nll_members`` (mean of the members' own) and ``rmse`` on known targets."""
         y = np.asarray(y, float).reshape(self.means.shape[1:])
+        each = self.family.log_density(self.means, self.sigmas, y)
         return {
-            "nll": regression.nll(self.means, self.sigmas, y),
-            "nll_members": regression.nll_members(self.means, self.sigmas, y),
+            "nll": regression.of_mixture(each),
+            "nll_members": regression.of_members(each),
             "rmse": regression.rmse(self.means, y),
         }
 

@@ -1,7 +1,7 @@
 r"""Priors on one network's weights: independent over entries, with one scale for all or one per layer.
 
 ``scale`` is a number, or a pytree prefix of the weights with a number per layer. It is a standard
-deviation (normal) or a diversity b (Laplace), never a variance.
+deviation (normal) or a diversity b (Laplace), never a variance. :func:`fan_in` derives it from the shapes.
 """
 
 import math
@@ -40,6 +40,34 @@ def normal(std: Any = 1.0) -> Prior:
     return Prior(log_prob, score, sample)
 
 
+def fan_in(scale: float = 1.0) -> Prior:
+    r"""Normal prior whose functions are of about the same size for every width.
+
+    .. math:: w \sim N(0, \mathrm{scale}^2/m)
+
+    for the weights of a unit with m inputs; biases and other vectors have standard deviation ``scale``.
+
+    m is the product of a leaf's axes without the outputs: the last axis of a Flax ``kernel``, the first of all others.
+
+    Reference: Neal (1996).
+
+    >>> weights = {"weight": jnp.ones((2, 100)), "bias": jnp.ones(2)}
+    >>> score = fan_in(0.5).score(weights)
+    >>> round(score["weight"][0, 0].item()), round(score["bias"][0].item())
+    (-400, -4)
+    """
+    _check_positive("scale", scale)
+
+    def of(w: Weights) -> Prior:
+        return normal(jax.tree_util.tree_map_with_path(lambda path, leaf: scale / math.sqrt(_inputs(path, leaf)), w))
+
+    return Prior(
+        lambda w: of(w).log_prob(w),
+        lambda w: of(w).score(w),
+        lambda key, like: of(like).sample(key, like),
+    )
+
+
 def laplace(scale: Any = 1.0) -> Prior:
     r"""Laplace prior :math:`p(w) = e^{-|w|/b}/2b`; score :math:`-\operatorname{sign}(w)/b`. Favours sparse weights."""
     _check_positive("scale", scale)
@@ -54,6 +82,12 @@ def laplace(scale: Any = 1.0) -> Prior:
         return _each(tree.draw_like(jax.random.laplace, key, like), scale, lambda a, b: b * a)
 
     return Prior(log_prob, score, sample)
+
+
+def _inputs(path: Any, leaf: Any) -> int:
+    """Number of inputs of the units whose weights are in this leaf; 1 for vectors."""
+    is_kernel = getattr(path[-1], "key", getattr(path[-1], "name", "")) == "kernel" if path else False
+    return max(1, math.prod(leaf.shape[:-1] if is_kernel else leaf.shape[1:])) if len(leaf.shape) > 1 else 1
 
 
 def _each(w: Weights, scale: Any, function: Callable[[Array, Array], Array]) -> Weights:

@@ -36,6 +36,10 @@ def test_the_sentences_follow_the_numbers():
     assert "DE is too sure at the data (0.38), in the gap (0.48) and outside (0.45)." in words
     assert "fw-SVGD is about as wide as the posterior everywhere." in words
     assert "not the closest" not in words
+    assert (
+        "draws of the posterior itself are off by 13% and have a distance of 0.30. An ensemble can lie closer" in words
+    )
+    assert "as here in width and distance." in words
 
     swapped = said({"DE": right, "fw-SVGD": narrow})
     assert "DE is closest to the posterior" in swapped
@@ -50,6 +54,9 @@ def test_the_two_distances_may_disagree():
     assert "By distance fw-SVGD is: its distance is 0.20, the next, DE, has 0.50." in words
     assert "fw-SVGD is too sure in the gap (0.70), and too unsure at the data (2.50)." in words
     assert "not the closest in this run" in words
+    far = said({"DE": row(error=0.13, distance=0.31), "fw-SVGD": row(error=0.2, distance=0.29)})
+    assert "closer to it than random draws, as here in distance." in far
+    assert "lie closer" not in said({"DE": row(error=0.13, distance=0.31)} | {"fw-SVGD": row(error=0.2, distance=0.4)})
 
 
 @pytest.fixture

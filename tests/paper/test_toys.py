@@ -93,6 +93,9 @@ def test_the_committed_posteriors_are_converged_and_small():
     assert min(found["ess_bulk"][inside].min(), found["ess_tail"][inside].min()) >= 400
     assert posterior.draws.shape == (1600, 141)
     assert "stein reproduce hmc" in posterior.about["command"]
+    classes = reference.posterior("classification").about
+    assert classes["floor_against"].startswith("the mean of the other draws")
+    assert len(classes["floor"]) == 5
 
 
 def test_fifty_draws_are_the_floor():

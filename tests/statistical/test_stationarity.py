@@ -13,6 +13,7 @@ import pytest
 from scipy.special import polygamma
 
 import chains
+from problems import relative_error, rounding
 from stein import ensembles, kernels, rules, schedules, steps, targets
 
 EPSILON = 0.03
@@ -157,11 +158,8 @@ def test_temperature_and_annealing_widen_the_target():
     state = hot.init(jax.random.key(0), 4)
     for algorithm in (hot, annealed):
         assert np.abs(np.asarray(jax.jit(algorithm.step)(state, None)[0].particles - state.particles)).min() > 0
-    np.testing.assert_allclose(
-        np.asarray(jax.jit(hot.step)(state, None)[0].particles),
-        np.asarray(jax.jit(annealed.step)(state, None)[0].particles),
-        rtol=1e-5,
-    )
+    one, other = (jax.jit(algorithm.step)(state, None)[0].particles for algorithm in (hot, annealed))
+    assert relative_error(one, other) <= rounding(4 * 4, one.dtype)  # four members, in the drift and in the noise
 
 
 @pytest.mark.long

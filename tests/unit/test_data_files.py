@@ -139,9 +139,9 @@ CSV = {
     "t.csv: line 3, column 'y': '': must be": "a,y\n1,cat\n3,\n",
     "t.csv: line 3, column 'y': '1,5': must be a number, or all": 'a,y\n1,1.5\n1,"1,5"\n',
     "t.csv: cannot be read: unexpected end of data": 'a,y\n1,"2\n',
-    "t.csv: cannot be read: 'utf-8' codec can't decode": "a,y\n1,\udce4\n",
+    "t.csv: is not UTF-8 text; save it as UTF-8": "a,y\n1,\udce4\n",
     "t.csv: cannot be read: field larger than field limit": "a,y\n1," + 200_000 * "x",
-    "t.csv: no column 'y'; it has <html>": "<html>\n",
+    "t.csv: is a web page, not a table; download the file itself": "<html>\n",
 }
 
 
@@ -215,7 +215,7 @@ ARRAYS = {
     "missing.csv: no such file": lambda d: data.load_arrays(d / "missing.csv", "y"),
     "missing.parquet: no such file": lambda d: data.load_arrays(d / "missing.parquet", "y"),
     "bad.parquet: cannot be read: ": lambda d: data.load_arrays(raw(d / "bad.parquet", b"PAR1 no"), "y"),
-    "a.txt: must end in .npz, .csv or .parquet": lambda d: data.load_arrays(d / "a.txt"),
+    "a.txt: must end in .npz, .csv, .parquet, .arrow, .feather": lambda d: data.load_arrays(d / "a.txt"),
     "fraction = 1: must be at least 0 and below 1": lambda d: data.split(X, LABELS, 1, 0),
     "fraction = 0.5: of 1 rows nothing is left": lambda d: data.split(X[:1], LABELS[:1], 0.5, 0),
 }

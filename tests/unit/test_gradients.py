@@ -1,5 +1,7 @@
 """S11: everything with a closed-form gradient against central differences; densities against scipy; streams of data."""
 
+import math
+
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
@@ -14,20 +16,28 @@ from stein.data import Batches
 
 TOLERANCE = 1e-6
 POINTS = np.random.default_rng(3).normal(size=(5, 4))
-OUTPUTS = np.random.default_rng(4).normal(size=(6, 3))
+OUTPUTS = np.random.default_rng(4).normal(size=(6, 4))
 ALIVE = jnp.ones(5, bool)
 SOME_DEAD = jnp.array([True, False, True, True, False])
 
 
 # -- likelihoods ---------------------------------------------------------------------------------------------
 
-REAL = np.random.default_rng(5).normal(size=(6, 3))
+REAL = np.random.default_rng(5).normal(size=(6, 4))
+COUNTS = np.random.default_rng(6).poisson(3.0, size=(6, 4)).astype(float)
+WEIGHTS_OF_ROWS = np.array([0.0, 1.0, 2.0, 0.5, 3.0, 1.0])
 LABELS = np.array([2, 0, 1, 1, 2, 0])
 LIKELIHOODS = {
     "gaussian": (likelihoods.gaussian(0.6), REAL),
     "learned sigma": (likelihoods.gaussian(None), REAL[:, :2]),
     "heteroscedastic": (likelihoods.heteroscedastic(), REAL[:, :2]),
     "categorical": (likelihoods.categorical(), LABELS),
+    "student-t": (likelihoods.student_t(0.6), REAL),
+    "student-t, learned sigma": (likelihoods.student_t(degrees=3.0), REAL[:, :2]),
+    "student-t, input-dependent": (likelihoods.student_t("input-dependent"), REAL[:, :2]),
+    "poisson": (likelihoods.poisson(2.5), COUNTS),
+    "weighted gaussian": (likelihoods.weighted(likelihoods.gaussian(0.6)), np.c_[REAL, WEIGHTS_OF_ROWS]),
+    "weighted categorical": (likelihoods.weighted(likelihoods.categorical()), np.c_[LABELS, WEIGHTS_OF_ROWS]),
 }
 
 
@@ -48,10 +58,47 @@ def test_likelihoods_against_scipy():
     np.testing.assert_allclose(likelihoods.gaussian(0.6).log_prob(f, y), expected, rtol=1e-12)
     expected = normal(REAL[:, :2], OUTPUTS[:, :2], np.exp(OUTPUTS[:, 2:])).sum(axis=1)
     np.testing.assert_allclose(likelihoods.heteroscedastic().log_prob(f, y[:, :2]), expected, rtol=1e-12)
+    expected = scipy.stats.t.logpdf(REAL, 5.0, OUTPUTS, 0.6).sum(axis=1)
+    np.testing.assert_allclose(likelihoods.student_t(0.6, 5.0).log_prob(f, y), expected, rtol=1e-12)
+    expected = scipy.stats.t.logpdf(REAL[:, :2], 4.0, OUTPUTS[:, :2], np.exp(OUTPUTS[:, 2:])).sum(axis=1)
+    np.testing.assert_allclose(likelihoods.student_t().log_prob(f, y[:, :2]), expected, rtol=1e-12)
+    expected = scipy.stats.poisson.logpmf(COUNTS, 2.5 * np.exp(OUTPUTS)).sum(axis=1)
+    np.testing.assert_allclose(likelihoods.poisson(2.5).log_prob(f, jnp.asarray(COUNTS)), expected, rtol=1e-12)
     expected = [
-        scipy.stats.multinomial.logpmf(np.eye(3)[c], 1, twin.softmax(o)) for c, o in zip(LABELS, OUTPUTS, strict=True)
+        scipy.stats.multinomial.logpmf(np.eye(4)[c], 1, twin.softmax(o)) for c, o in zip(LABELS, OUTPUTS, strict=True)
     ]
     np.testing.assert_allclose(likelihoods.categorical().log_prob(f, jnp.asarray(LABELS)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "student-t", "poisson", "categorical"])
+def test_a_weight_is_a_repetition(name):
+    """Whole weights against repeated rows. Catches a weight that is normalised, squared or forgotten in the score."""
+    likelihood, y = LIKELIHOODS[name]
+    times = np.array([0, 1, 2, 1, 3, 1])
+    rows, with_weights = likelihoods.weighted(likelihood), np.c_[y, times].astype(float)
+    repeated = jnp.asarray(np.repeat(OUTPUTS, times, axis=0)), jnp.asarray(np.repeat(y, times, axis=0))
+    f = jnp.asarray(OUTPUTS)
+    rows.check(4, with_weights)
+    for of_rows, of_repeated in ((rows.log_prob, likelihood.log_prob), (rows.score, likelihood.score)):
+        total = np.asarray(of_rows(f, jnp.asarray(with_weights))).sum(axis=0)
+        np.testing.assert_allclose(total, np.asarray(of_repeated(*repeated)).sum(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "message"),
+    [
+        (likelihoods.poisson(), np.array([[0.5]]), "y holds 0.5: counts must be whole numbers, 0 or more"),
+        (likelihoods.poisson(), np.array([[-1.0]]), "y holds -1: counts must be"),
+        (likelihoods.weighted(likelihoods.gaussian()), np.array([1.0]), "the weight in the last column"),
+        (likelihoods.weighted(likelihoods.gaussian()), np.array([[1.0, -1.0]]), "weights: from -1 to -1; must be 0"),
+        (likelihoods.weighted(likelihoods.gaussian()), np.array([[1.0, 0.0]]), "must be 0 or more, one above 0"),
+        (likelihoods.heteroscedastic(), np.array([[1.0]]), "the model has 1 outputs: a mean and log sigma per target"),
+    ],
+    ids=["half a count", "negative count", "no weight", "negative weight", "no weight above zero", "no log sigma"],
+)
+def test_targets_that_do_not_fit_are_rejected(likelihood, y, message):
+    with pytest.raises(ValueError, match=message):
+        likelihood.check(1, y)
 
 
 def test_regression_targets_without_a_column():
@@ -98,6 +145,22 @@ def test_prior_log_prob_and_sample(name):
         # The KS distance of 20 000 draws is below 0.017 with probability 1 - 2e-5; a scale 10 % off gives 0.02.
         test = scipy.stats.kstest(np.asarray(draws).ravel(), distribution(scale=scales[layer]).cdf)
         assert test.statistic < 0.014
+
+
+FAN_IN = {"a": {"kernel": jnp.zeros((3, 4, 500))}, "b": {"weight": jnp.zeros((500, 12)), "bias": jnp.zeros(6000)}}
+
+
+def test_fan_in_is_normal_by_the_inputs_of_a_unit():
+    """Catches fan-out for fan-in, an axis left out, a variance for a standard deviation, and a scaled bias."""
+    prior, weights = priors.fan_in(0.7), jax.tree.map(lambda leaf: leaf + 0.1, FAN_IN)
+    stds = {"a": 0.7 / math.sqrt(12), "b": {"weight": 0.7 / math.sqrt(12), "bias": 0.7}}
+    expected = priors.normal(stds)
+    np.testing.assert_allclose(prior.log_prob(weights), expected.log_prob(weights), rtol=1e-12)
+    for one, other in zip(*(jax.tree.leaves(p.score(weights)) for p in (prior, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    draws = jax.tree.map(jnp.std, prior.sample(jax.random.key(0), FAN_IN))
+    for drawn, std in zip(jax.tree.leaves(draws), jax.tree.leaves(jax.tree.broadcast(stds, FAN_IN)), strict=True):
+        assert abs(drawn / std - 1) < 4.6 / math.sqrt(2 * 6000)  # 4.6 standard errors of a standard deviation
 
 
 # -- kernels -------------------------------------------------------------------------------------------------
@@ -210,7 +273,10 @@ def test_kernels_are_positive_semidefinite(name):
 
 
 def test_close_particles_far_from_the_origin_keep_their_digits():
-    """Catches distances from an uncentred Gram matrix: here they would have no digit left."""
+    """Catches distances from an uncentred Gram matrix: here they would have no digit left.
+
+    Points of size 1e4 are rounded by 1e-12, their differences of 1e-4 thus by 1e-8, and distances enter an exponent.
+    """
     near = jnp.asarray(1e-4 * POINTS + 1e4)
     gram, _ = kernels.rbf()(near, ALIVE, ())
     exact, _ = kernels.rbf()(jnp.asarray(1e-4 * POINTS), ALIVE, ())

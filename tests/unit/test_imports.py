@@ -13,6 +13,7 @@ import stein
 ROWS = """
 15 cli
 14 paper
+13 sklearn
 12 runs
 11 report
 10 samples evaluate hooks
@@ -20,27 +21,30 @@ ROWS = """
 8  ensembles
 7  rules steps
 6  targets
-5  likelihoods functional_priors datasets
+5  likelihoods functional_priors datasets calibration
 4  predictions scores data
-3  kernels priors models batches measurements metrics
+3  kernels priors models batches measurements metrics tables
 2  tree
 1  types schedules
-0  inputs versions methods storage
+0  inputs versions methods storage defaults
 """
 # The rooms of `runs`, likewise.
 RUNS = """
-11 trials
-10 pool run
-9 assess
-8 exported
-7 training
-6 card
+14 trials
+13 pool run
+12 assess
+11 streaming
+10 exported
+9 training
+8 conclusion
+7 card summary
+6 comparison fitting choosing
 5 build environment more_steps status search
 4 configs dataset
 3 conflicts tables
 2 wording template
 1 keys folder kinds record images
-0 schema sizes signals
+0 schema sizes signals calibrated
 """
 
 PURE_UP_TO_ROW = 8
@@ -214,7 +218,8 @@ def test_allowed_imports_pass(tmp_path: Path) -> None:
 def _tree(parent: Path, files: dict[str, str]) -> Path:
     """A package with every module of the table, empty but for ``files``."""
     package = parent / "stein"
-    packages = {"models", "metrics", "data", "datasets", "rules", "runs", "paper", "report", "storage", "hooks", "cli"}
+    packages = {"models", "metrics", "data", "tables", "datasets", "rules", "runs", "paper", "report", "storage"}
+    packages |= {"hooks", "cli", "sklearn"}
     empty = {f"{name}/__init__.py" if name in packages else f"{name}.py": "" for name in ROW_OF}
     for file, code in (empty | files).items():
         (package / file).parent.mkdir(parents=True, exist_ok=True)

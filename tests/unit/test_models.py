@@ -94,7 +94,7 @@ def test_shared_inputs_enter_the_first_layer_through_one_product():
     [
         (models.mlp([3, 4, 2]), normal(1, 5, 3)),
         (models.mlp([3, 4, 2]), np.arange(15, dtype=np.uint8).reshape(5, 3)),
-        (models.with_log_sigma(models.mlp([3, 4, 2])), normal(1, 5, 3, dtype=jnp.float64)),
+        (models.with_log_sigma(models.mlp([3, 4, 2]), targets=2), normal(1, 5, 3, dtype=jnp.float64)),
         (models.resnet32(blocks=1), normal(1, 2, 8, 8, 3, dtype=jnp.float64)),
     ],
 )
@@ -112,6 +112,7 @@ def test_outputs_have_the_dtype_of_the_weights(model, inputs, dtype):
         (lambda: models.resnet32(channels=-1), "channels: got -1"),
         (lambda: models.resnet32(blocks=0), "blocks: got 0"),
         (lambda: models.with_log_sigma(models.mlp([1, 1]), float("nan")), "initial: got nan; must be finite"),
+        (lambda: models.with_log_sigma(models.mlp([1, 1]), targets=0), "targets: got 0; must be 1 or more"),
     ],
 )
 def test_bad_arguments_are_named(build, message):
@@ -499,7 +500,7 @@ TWO_HEADS = {"mean/kernel", "mean/bias", "log_scale/kernel", "log_scale/bias"}
         (with_an_unused_layer(models.mlp([3, 8, 2])), {"network/1/weight", "network/1/bias"}),
         (models.from_nnx(NnxNet), {"layers/1/kernel", "layers/1/bias"}),
         (models.from_equinox(EquinoxNet), {"layers/1/weight", "layers/1/bias", "extra_bias"}),
-        (models.with_log_sigma(models.mlp([3, 8, 2])), {"network/1/weight", "network/1/bias", "log_sigma"}),
+        (models.with_log_sigma(models.mlp([3, 8, 2]), targets=2), {"network/1/weight", "network/1/bias", "log_sigma"}),
     ],
 )
 def test_the_last_layer_is_found_from_the_function(model, expected):
@@ -581,7 +582,7 @@ def test_a_split_of_stacked_particles_is_refused():
 
 
 def test_a_learned_noise_is_one_more_output():
-    network = models.mlp([3, 8, 2])
+    network = models.mlp([3, 8, 1])
     model = models.with_log_sigma(network, initial=-0.5)
     weights = jax.jit(model.init)(KEY)
     assert weights["log_sigma"].shape == ()
@@ -589,8 +590,19 @@ def test_a_learned_noise_is_one_more_output():
     particles = jax.tree.map(lambda w: jnp.stack([w, 2 * w, 3 * w]), random_weights(network))
     particles = {"network": particles, "log_sigma": jnp.array([0.1, 0.2, 0.3])}
     outputs = jax.jit(jax.vmap(model.apply, (0, None)))(particles, x)
-    np.testing.assert_array_equal(outputs[..., 2], np.repeat([[0.1], [0.2], [0.3]], 5, axis=1))
-    np.testing.assert_allclose(outputs[..., :2], jax.vmap(network.apply, (0, None))(particles["network"], x))
-    np.testing.assert_array_equal(model.apply(weights, x)[:, 2], np.full(5, -0.5))
-    gradient = jax.grad(lambda w: model.apply(w, x)[:, 2].sum())(weights)
+    np.testing.assert_array_equal(outputs[..., 1], np.repeat([[0.1], [0.2], [0.3]], 5, axis=1))
+    assert_close(outputs[..., :1], jax.vmap(network.apply, (0, None))(particles["network"], x), 3 * 8)
+    np.testing.assert_array_equal(model.apply(weights, x)[:, 1], np.full(5, -0.5))
+    gradient = jax.grad(lambda w: model.apply(w, x)[:, 1].sum())(weights)
     assert gradient["log_sigma"] == 5
+
+
+def test_every_target_has_its_own_learned_noise():
+    """Catches one sigma for all targets, and a wrong number of targets that would be broadcast."""
+    model = models.with_log_sigma(models.mlp([3, 8, 2]), targets=2)
+    weights = model.init(KEY) | {"log_sigma": jnp.array([0.1, 0.2])}
+    x = normal(1, 5, 3, dtype=jnp.float64)
+    np.testing.assert_allclose(model.apply(weights, x)[:, 2:], np.tile([0.1, 0.2], (5, 1)), rtol=1e-6)
+    wrong = models.with_log_sigma(models.mlp([3, 8, 2]))
+    with pytest.raises(ValueError, match=r"targets = 1: the network has outputs \(5, 2\)"):
+        wrong.apply(wrong.init(KEY), x)

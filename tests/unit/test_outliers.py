@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from problems import rounding
 from stein import functional_priors, kernels, rules, steps, targets, tree
 from stein.ensembles import ensemble
 from stein.rules import functional
@@ -46,12 +47,12 @@ def moved(method, dtype, **options):
 def test_the_others_move_in_float32_as_in_float64(method):
     """Fails when distances or repulsions are taken around the mean of all: the others then lose every digit.
 
-    Sums of N terms of size |x - centre| ~ 10 and of D products: errors of some 100 eps of the largest move.
+    Moves are sums over N members, weighted by a kernel of D products.
     """
     exact, _ = moved(method, jnp.float64)
     rounded, alive = moved(method, jnp.float32)
     assert alive.all()
-    assert np.abs(rounded - exact)[1:].max() < 1e3 * np.finfo(np.float32).eps * np.abs(exact[1:]).max()
+    assert np.abs(rounded - exact)[1:].max() < rounding(N * D, "float32") * np.abs(exact[1:]).max()
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])

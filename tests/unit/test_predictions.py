@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from stein import likelihoods
-from stein.predictions import ClassPrediction, RegressionPrediction
+from stein.predictions import POISSON, ClassPrediction, RegressionPrediction, student_t
 
 RANDOM = np.random.default_rng(0)
 MEANS, SIGMAS = RANDOM.normal(size=(4, 5, 2)), RANDOM.uniform(0.2, 2.0, size=(4, 5, 2))
@@ -55,6 +55,50 @@ def test_targets_of_a_draw_belong_together():
     assert (np.sign(draws[:, 0]) == np.sign(draws[:, 1])).all()
 
 
+FAMILIES = {
+    "student-t": (RegressionPrediction(MEANS, SIGMAS, student_t(5.0)), scipy.stats.t(5.0, MEANS, SIGMAS)),
+    "poisson": (
+        RegressionPrediction(np.exp(MEANS), np.exp(MEANS / 2), POISSON),
+        scipy.stats.poisson(np.exp(MEANS)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_other_families_against_scipy_and_draws(name):
+    """Catches the scale of a t distribution taken for its standard deviation, and quantiles of counts between counts.
+
+    Monte-Carlo error of a standard deviation from 400,000 draws with a kurtosis of at most 9: 0.23 %; six are allowed.
+    """
+    prediction, members = FAMILIES[name]
+    draws = prediction.sample(400_000, seed=2)
+    np.testing.assert_allclose(prediction.mean, draws.mean(axis=0), atol=6 * 4 / 400_000**0.5)
+    np.testing.assert_allclose(prediction.std, draws.std(axis=0), rtol=0.014)
+    np.testing.assert_allclose(prediction.aleatoric**2, members.var().mean(axis=0), rtol=1e-12)
+    for level in (0.01, 0.5, 0.975):
+        found = prediction.quantile(level)
+        if name == "poisson":
+            assert (found == np.round(found)).all()
+            assert (members.cdf(found).mean(axis=0) >= level).all()
+            assert (members.cdf(found - 1).mean(axis=0) < level).all()
+        else:
+            np.testing.assert_allclose(members.cdf(found).mean(axis=0), level, rtol=1e-9)
+
+
+def test_levels_of_counts_are_in_the_middle_of_their_step():
+    """Catches F(y), whose mean over counts of a calibrated prediction is above a half."""
+    counts = RegressionPrediction(np.full((1, 40_000, 1), 1.5), np.full((1, 40_000, 1), 1.5**0.5), POISSON)
+    levels = counts.levels(np.random.default_rng(5).poisson(1.5, 40_000))
+    assert abs(levels.mean() - 0.5) < 6 * 0.29 / 40_000**0.5
+
+
+def test_only_a_finite_variance_and_no_units_of_counts():
+    with pytest.raises(ValueError, match=r"degrees = 2: must be above 2"):
+        student_t(2)
+    with pytest.raises(ValueError, match="counts have no other units"):
+        FAMILIES["poisson"][0].in_units(2.0, 0.0)
+
+
 def test_units():
     scaled = MIXTURE.in_units(np.array([10.0, 100.0]), np.array([5.0, -5.0]))
     np.testing.assert_allclose(scaled.mean, MIXTURE.mean * [10, 100] + [5, -5], rtol=1e-12)
@@ -98,11 +142,22 @@ def test_scores():
     assert RegressionPrediction(means, np.ones_like(means)).scores([2.0, 5.0])["rmse"] == pytest.approx(4.5**0.5)
 
 
-@pytest.mark.parametrize("likelihood", [likelihoods.gaussian(0.7), likelihoods.heteroscedastic()])
-def test_a_likelihood_predicts_what_it_is_the_likelihood_of(likelihood):
+LIKELIHOODS = {
+    "gaussian": likelihoods.gaussian(0.7),
+    "learned sigma": likelihoods.gaussian(None),
+    "heteroscedastic": likelihoods.heteroscedastic(),
+    "student-t": likelihoods.student_t(0.7, 3.0),
+    "student-t, learned sigma": likelihoods.student_t(),
+    "poisson": likelihoods.poisson(2.5),
+}
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_a_likelihood_predicts_what_it_is_the_likelihood_of(name):
     """The density of the prediction is that of training. Catches log sigma among the means, and a lost sigma."""
-    outputs = RANDOM.normal(size=(3, 5, 2))
-    y = RANDOM.normal(size=(5, 2 - likelihood.extra_outputs))
+    likelihood = LIKELIHOODS[name]
+    outputs = RANDOM.normal(size=(3, 5, 4))
+    y = RANDOM.poisson(3.0, size=(5, likelihood.predictive(outputs).mean.shape[1])).astype(float)
     members = np.stack([np.asarray(likelihood.log_prob(jnp.asarray(each), jnp.asarray(y))) for each in outputs])
     scores = likelihood.predictive(outputs).scores(y)
     assert scores["nll_members"] == pytest.approx(-members.mean(), rel=1e-9)

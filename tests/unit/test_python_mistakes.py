@@ -8,7 +8,7 @@ import optax
 import pandas as pd
 import pytest
 
-from problems import assert_refused
+from problems import assert_refused, relative_error, rounding
 from stein import data, evaluate, hmc, likelihoods, models, predict, priors, samples, schedules, steps, targets, train
 from stein.ensembles import build
 from stein.types import Model
@@ -142,7 +142,7 @@ def test_predictions_and_training_take_tables_and_lists():
     expected = np.asarray(predict.outputs(model, particles, values))
     for same in (table, values.tolist(), jnp.asarray(values)):
         np.testing.assert_array_equal(predict.outputs(model, particles, same), expected)
-        np.testing.assert_allclose(predict.in_chunks(model, particles, same), expected, rtol=1e-6)
+        assert relative_error(predict.in_chunks(model, particles, same), expected) <= rounding(4 * 5)
     score = evaluate.held_out(MODEL, LIKELIHOOD, pd.DataFrame({"x": X[:, 0]}), Y[:, 0].tolist())
     assert score(STATE) == JUDGE(STATE)
     learned = [learn(TARGET, *pair).particles for pair in ((X, Y), (pd.DataFrame(X), pd.Series(Y[:, 0])))]
@@ -173,10 +173,13 @@ def with_dead_member(weights=1e18):
 
 @pytest.mark.parametrize("weights", [1e200, 5.0, float("nan")])
 def test_predictions_are_of_the_living(weights):
-    """The dead one's outputs overflow, are wrong but finite, or are not numbers. Catches it in the mean."""
+    """The dead one's outputs overflow, are wrong but finite, or are not numbers. Catches it in the mean.
+
+    Three members are another program than four: its sums over units and biases may be rounded otherwise.
+    """
     state = with_dead_member(weights)
     f = predict.outputs(MODEL, state, X)
-    np.testing.assert_array_equal(f, predict.outputs(MODEL, STATE, X)[jnp.array([0, 2, 3])])
+    assert relative_error(f, predict.outputs(MODEL, STATE, X)[jnp.array([0, 2, 3])]) <= rounding(2 * 5)
     assert np.isfinite(f.mean(axis=0)).all()
     assert predict.in_chunks(MODEL, state, X).shape == (3, 90, 1)
     assert predict.outputs(MODEL, state, X, all_members=True).shape == (4, 90, 1)
@@ -200,6 +203,6 @@ def test_particles_whose_answers_are_not_finite_are_named(ask):
 def test_predictions_inside_jit_are_of_given_particles():
     """Catches checks that need numbers where there are none yet."""
     ask = jax.jit(lambda particles, x: predict.outputs(MODEL, particles, x))
-    np.testing.assert_allclose(ask(STATE.particles, X), predict.outputs(MODEL, STATE, X), rtol=1e-12)
+    assert relative_error(ask(STATE.particles, X), predict.outputs(MODEL, STATE, X)) <= rounding(2 * 5)
     with pytest.raises(ValueError, match="inside jit nobody knows yet who is alive"):
         jax.jit(lambda state: predict.outputs(MODEL, state, X))(STATE)

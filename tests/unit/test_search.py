@@ -64,10 +64,10 @@ def test_random_trials_are_drawn_as_asked(tmp_path):
     assert min(rates) >= 1e-4
     assert max(rates) <= 1e-2
     assert np.median(np.log10(rates)) == pytest.approx(-3, abs=0.2)  # 4 standard errors of a uniform median
-    assert np.mean(temperatures) == pytest.approx(0.5, abs=0.07)
+    assert np.mean(temperatures) == pytest.approx(0.5, abs=0.07)  # 4 standard errors of a uniform mean
     assert set(particles) == {2, 3, 4}
     assert all(type(number) is int for number in particles + sizes)
-    assert np.median(sizes) == pytest.approx(11, abs=4)
+    assert np.median(sizes) == pytest.approx(11, abs=4)  # half of log 128; a linear draw has 64
     assert min(sizes) == 1
     assert 100 < max(sizes) <= 128
     assert 110 < names.count("linear") < 190

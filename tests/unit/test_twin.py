@@ -22,7 +22,7 @@ JITTER = 1e-6  # of the Cholesky factor
 SCALES = {"hidden": 0.8, "out": 1.4}  # of the prior, layer by layer
 
 SIZES = ((3, 4), (4, 5), (7, 3))  # particles, points in a batch
-NETWORK = twin.Network(3, 3, 3)  # both layers (3, 4): every eager operation is compiled once
+NETWORK = twin.Network(4, 4, 4)  # both layers (4, 5): every eager operation is compiled once
 
 
 def compiled(kernel: kernels.Kernel) -> kernels.Kernel:
@@ -104,9 +104,9 @@ class Case:
         for _ in range(3):
             x = self.random.normal(size=(batch, NETWORK.inputs))
             y = {
-                "gaussian": self.random.normal(size=(batch, 3)),
+                "gaussian": self.random.normal(size=(batch, 4)),
                 "heteroscedastic": self.random.normal(size=(batch, 2)),
-            }.get(likelihood, self.random.integers(0, 3, size=batch))
+            }.get(likelihood, self.random.integers(0, 4, size=batch))
             self.batches.append((x, y))
 
 
@@ -365,10 +365,10 @@ def test_functional_prior_from_draws(prior, estimate, noise, points):
         samples = drawn_functions(target, key, x[chosen], noise)
 
         def score(features, inputs):
-            by_point = features.reshape(case.n, len(x), 3)
+            by_point = features.reshape(case.n, len(x), NETWORK.outputs)
             out = np.zeros_like(by_point)
             at_chosen = estimate(samples)(by_point[:, chosen].reshape(case.n, -1), x[chosen])
-            out[:, chosen] = at_chosen.reshape(case.n, len(chosen), 3)
+            out[:, chosen] = at_chosen.reshape(case.n, len(chosen), NETWORK.outputs)
             return out.reshape(features.shape)
 
         return {"functional_prior": score}

@@ -16,11 +16,14 @@ import tyro
 
 from stein.cli import terminal
 from stein.cli.machine import data, doctor, methods
-from stein.cli.runs import config, evaluate, predict, resume, status, train
+from stein.cli.runs import config, evaluate, resume, status, train
 from stein.cli.studies import demo, reproduce, sweep
+from stein.cli.tables import fit, predict
 
 # A command is a function: its signature is its options, its docstring is its help.
 COMMANDS: dict[str, Callable[..., None]] = {
+    "fit": fit,
+    "predict": predict,
     "methods": methods,
     "doctor": doctor,
     "demo": demo,
@@ -30,7 +33,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "resume": resume,
     "evaluate": evaluate,
-    "predict": predict,
     "sweep": sweep,
     "status": status,
 }

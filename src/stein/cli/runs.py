@@ -1,4 +1,4 @@
-"""Commands for one run: config, train, resume, evaluate, predict, status."""
+"""Commands for one run: config, train, resume, evaluate, status."""
 
 import contextlib
 import json as json_module
@@ -54,8 +54,8 @@ def train(
 
     pairs = [pair for group in overrides for pair in group]
     chosen = configs.load(config, pairs, method, stochastic or None)
-    run = RunFolder(out or _free_name(pathlib.Path("runs") / _run_name(config.stem, chosen)))
-    _train_in(run, True, lambda training, *how: training.start(chosen, run, *how), threads, cache, quiet)
+    run = RunFolder(out or free_name(pathlib.Path("runs") / _run_name(config.stem, chosen)))
+    train_in(run, True, lambda training, *how: training.start(chosen, run, *how), threads, cache, quiet)
 
 
 def resume(
@@ -96,7 +96,7 @@ def resume(
     def work(training: Any, *how: Any) -> None:
         training.resume(run, *how, allow_changed_data, steps)
 
-    _train_in(run, False, work, threads or run.threads, cache, quiet)
+    train_in(run, False, work, threads or run.threads, cache, quiet)
 
 
 def evaluate(
@@ -129,7 +129,7 @@ def evaluate(
 
     run = RunFolder(folder)
     run.check_is_finished()
-    _use_threads(threads)
+    use_threads(threads)
     with run.claimed(new=False), run.ended():
         with terminal.status("Importing JAX"):
             from stein.runs import assess
@@ -137,53 +137,10 @@ def evaluate(
         if cache:
             use_compilation_cache()
         with terminal.status("Predicting and drawing"):
-            numbers = assess.run(run, ood, corruption, data_dir, data, allow_changed_data, _warn)
+            numbers = assess.run(run, ood, corruption, data_dir, data, allow_changed_data, warn)
     terminal.show(assess.table(numbers))
     print(f"in {folder}: evaluation.json (every number), curves.json, figures/")
     _warn_if_useless(numbers)
-
-
-def predict(
-    folder: Annotated[Positional[pathlib.Path], tyro.conf.arg(metavar="RUN")],
-    file: Annotated[Positional[pathlib.Path], tyro.conf.arg(metavar="FILE")],
-    *,
-    out: Annotated[pathlib.Path, tyro.conf.arg(metavar="FILE")] = pathlib.Path("predictions.csv"),
-    coverage: float = 0.9,
-    threads: Threads = None,
-    cache: bool = True,
-) -> None:
-    """Predict new rows with a finished run; the data that it was trained on are not needed.
-
-    Writes one row per input. Regression: mean, std, its epistemic and aleatoric parts, and the bounds of a central
-    interval. Classification: the most probable class, the probability of each, entropy and mutual information (the
-    part of the entropy that more data could reduce).
-
-    Args:
-        folder: the directory of the run.
-        file: .csv or .parquet with the run's input columns, in any order; or .npy or .npz with inputs like its own.
-        out: the CSV file to write. An existing file is replaced.
-        coverage: probability of the central interval.
-        threads: CPU threads. Default: all.
-        cache: keep compiled programs in the user's cache directory.
-    """
-    from stein.runs.folder import RunFolder
-
-    run = RunFolder(folder)
-    run.check_is_finished()
-    if not 0 < coverage < 1:
-        raise ValueError(f"--coverage = {coverage}: must be between 0 and 1")
-    if out.suffix.lower() != ".csv":
-        raise ValueError(f"--out {out}: must end in .csv")
-    _use_threads(threads)
-    with terminal.status("Importing JAX"):
-        from stein.runs.environment import use_compilation_cache
-        from stein.runs.exported import Exported
-    if cache:
-        use_compilation_cache()
-    with terminal.status("Predicting"):
-        finished = Exported(run)
-        rows = finished.write_predictions(finished.read(file), out, coverage)
-    print(f"{out}: {rows} predictions of {finished.target!r}")
 
 
 def status(folders: Positional[tuple[pathlib.Path, ...]], *, json: bool = False) -> None:
@@ -221,25 +178,28 @@ def config(action: Positional[Literal["init"]], path: Positional[pathlib.Path] =
     print(f"wrote {path}; edit it, then: stein train {path}")
 
 
-def _train_in(
+def train_in(
     run: "RunFolder", new: bool, work: Callable[..., None], threads: int | None, cache: bool, quiet: bool
 ) -> None:
     """Train or resume with the run locked and signals handled from the start, and print the outcome."""
     from stein.runs import signals
 
-    _use_threads(threads)
+    use_threads(threads)
     with run.claimed(new), run.ended(), signals.requests() as requests:
         with terminal.status("Importing JAX"):
             from stein.runs import training
             from stein.runs.environment import use_compilation_cache
         if cache:
             use_compilation_cache()
-        work(training, requests, not quiet, _warn, _say)
+        work(training, requests, not quiet, warn, _say)
     numbers = json_module.loads(run.numbers.read_bytes())
     shown = {name: value for name, value in numbers.items() if name.startswith("test_")}
     results = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
     print(f"{run}: {numbers['steps']} steps of {numbers['method']} done, {numbers['alive']} members alive  {results}")
     print(f"the ensemble is in {run.ensemble}, about it: {run.card}")
+    if run.summary.exists():
+        print(f"\n{run.summary.read_text(encoding='utf-8')}\nThis text is in {run.summary}.")
+        print(f"Next: stein predict {run} FILE")
     _warn_if_useless({name.removeprefix("test_"): value for name, value in numbers.items()})
 
 
@@ -248,7 +208,7 @@ def _say(message: str) -> None:
         print(message, flush=True)
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
     with contextlib.suppress(OSError):
         print(f"warning: {message}", file=sys.stderr)
 
@@ -257,17 +217,17 @@ def _warn_if_useless(numbers: dict[str, Any]) -> None:
     """Warn if a constant prediction would have been better."""
     rmse, mean = numbers.get("rmse"), numbers.get("baseline_rmse")
     if mean is not None and (rmse is None or rmse > mean):
-        _warn(f"worse than predicting the mean: rmse {_number(rmse)}, the mean of the training targets has {mean:.4g}")
+        warn(f"worse than predicting the mean: rmse {_number(rmse)}, the mean of the training targets has {mean:.4g}")
     accuracy, usual = numbers.get("accuracy"), numbers.get("baseline_accuracy")
     if usual is not None and (accuracy is None or accuracy < usual):
-        _warn(f"worse than the most frequent class: accuracy {_number(accuracy)}, always saying it has {usual:.4g}")
+        warn(f"worse than the most frequent class: accuracy {_number(accuracy)}, always saying it has {usual:.4g}")
 
 
 def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
 
 
-def _use_threads(threads: int | None) -> None:
+def use_threads(threads: int | None) -> None:
     if threads is not None:
         if threads < 1:
             raise ValueError(f"--threads = {threads}: must be at least 1")
@@ -278,7 +238,7 @@ def _run_name(stem: str, config: Any) -> str:
     return f"{stem}-{config.method.name}" + ("-stochastic" if config.method.stochastic else "")
 
 
-def _free_name(path: pathlib.Path) -> pathlib.Path:
+def free_name(path: pathlib.Path) -> pathlib.Path:
     """The path itself, or with the first suffix -2, -3, ... that is not taken."""
     names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in range(1, 10**6))
     return next(name for name in names if not name.exists())

@@ -45,11 +45,19 @@ class Standardiser(NamedTuple):
         return (x * self.scale + self.mean).astype(x.dtype)
 
 
-def standardiser(x: np.ndarray) -> Standardiser:
-    """Scales every column of ``x`` to mean 0 and standard deviation 1; fit it to the training points only."""
+def standardiser(x: np.ndarray, weights: np.ndarray | None = None) -> Standardiser:
+    """Scales every column of ``x`` to mean 0 and standard deviation 1; fit it to the training points only.
+
+    Args:
+        weights: a row of weight 2 counts as two rows.
+    """
     x = x if x.dtype.kind == "f" else x.astype(np.float64)
     shifted = x.astype(np.float64) - x[0].astype(np.float64)  # a constant column is exactly 0 in any sum
-    mean, scale = shifted.mean(axis=0), shifted.std(axis=0)
+    if weights is None:
+        mean, scale = shifted.mean(axis=0), shifted.std(axis=0)
+    else:
+        mean = np.average(shifted, axis=0, weights=weights)
+        scale = np.sqrt(np.average(np.square(shifted - mean), axis=0, weights=weights))
     # Equal values that were computed in different ways differ by a few rounding errors: this is no spread.
     rounding = 8 * np.finfo(x.dtype).eps * np.abs(x).max(axis=0).astype(np.float64)
     return Standardiser(mean + x[0], np.where(scale > rounding, scale, 1.0))

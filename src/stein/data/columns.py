@@ -1,149 +1,208 @@
-"""Tables with named columns: CSV and Parquet."""
+"""Tables with named columns: the roles of the columns, and their values."""
 
-import csv
 import difflib
-from array import array
-from collections import Counter
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from stein.data.arrays import Table
-from stein.data.values import as_inputs, as_targets, is_number, readable, typed
+from stein.data.blocks import Block, Source, source
+from stein.data.cells import GAPS, Kind, Survey, Where, as_text, column
+from stein.data.values import as_inputs, as_targets, is_number, typed
 
 
-class Columns(NamedTuple):
-    """The roles of a file's columns; see :func:`read_table`."""
+class Roles(NamedTuple):
+    """The columns of a file that are no inputs, or are read in a special way; empty if there are none.
+
+    ``time`` is a role and, if it holds dates, an input too. ``texts`` are inputs that are read as text, whatever they
+    look like.
+    """
+
+    target: str
+    split: str = ""
+    time: str = ""
+    group: str = ""
+    ids: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    labelled: bool = True
+
+    @property
+    def aside(self) -> tuple[str, ...]:
+        """The columns that are no inputs, the target not included."""
+        return tuple(name for name in (self.split, self.time, self.group, *self.ids) if name)
+
+
+class Frame(NamedTuple):
+    """A file as it was read: columns by name, each as :func:`stein.data.cells.column` returns it.
+
+    ``y`` holds raw targets, with no columns if the file has none; ``aside`` the columns that are no inputs, as text;
+    ``where`` is the position of a row in the file.
+    """
 
     path: Path
+    inputs: dict[str, np.ndarray]
+    kinds: dict[str, Kind]
+    y: np.ndarray
     target: str
-    split: str
-    like: tuple[str, ...]
-    labelled: bool
-
-    def find(self, names: list[str]) -> tuple[list[int], int | None, int | None]:
-        """The positions of the inputs, the target and the split column in a checked header."""
-        _check_header(names, self.like or (self.target,), self.path)
-        target = _position(self.target, names, self.path) if self.labelled or self.target in names else None
-        split = None
-        if self.split and (self.split in names or not self.like):
-            split = _position(self.split, names, self.path)
-        inputs = [i for i in range(len(names)) if i not in (target, split)]
-        if not inputs:
-            raise ValueError(f"{self.path}: {self.target!r} is the only column; nothing is left for the inputs")
-        if self.like:
-            for name in (names[i] for i in inputs):
-                if name not in self.like:
-                    raise ValueError(f"{self.path}: column {name!r}: is not an input of the run; drop it")
-            inputs = [_position(name, names, self.path) for name in self.like]
-        return inputs, target, split
+    aside: dict[str, np.ndarray]
+    where: "Places"
 
 
-def read_csv(columns: Columns) -> Table:
-    path = columns.path
-    lines: list[int] = []  # last line of each row: quoted cells may span lines
-    targets: list[str] = []
-    parts: list[str] = []
-    values = array("d")
-    with (
-        readable(path, OSError, csv.Error, UnicodeError),
-        path.open(encoding="utf-8-sig", newline="") as file,
-    ):
-        _check_separator(file.readline(), columns.target, path)
-        file.seek(0)
-        reader = csv.reader(file, strict=True)
-        names = [name.strip() for name in next(reader, [])]
-        inputs, target, split = columns.find(names)
-        for row in filter(None, reader):  # skips blank lines
-            if len(row) != len(names):
-                raise ValueError(f"{path}: line {reader.line_num}: {len(row)} values; the header has {len(names)}")
-            lines.append(reader.line_num)
-            if target is not None:
-                targets.append(row[target].strip())
-            if split is not None:
-                parts.append(row[split].strip())
-            for i in inputs:
-                try:
-                    values.append(float(row[i]))
-                except ValueError:
-                    raise ValueError(
-                        f"{path}: line {lines[-1]}, column {names[i]!r}: {row[i][:60]!r}: must be a number"
-                    ) from None
+class Places:
+    """The position of each row of a file, for messages."""
 
-    def place(row: int, column: int | None = None) -> str:
-        return f"{path}: line {lines[row]}, column {(columns.target if column is None else names[inputs[column]])!r}"
+    def __init__(self, path: Path):
+        self._path = path
+        self._starts: list[int] = []
+        self._blocks: list[Block] = []
+        self.rows = 0
 
-    if not lines:
-        raise ValueError(f"{path}: has a header and no rows")
-    x = as_inputs(np.frombuffer(values, np.float64).reshape(len(lines), len(inputs)), place)
-    y = np.empty((len(x), 0)) if target is None else as_targets(typed(targets, place), place)
-    kinds = None if split is None else np.array(parts)
-    return Table(x, y, tuple(names[i] for i in inputs), columns.target, kinds)
+    def add(self, block: Block) -> None:
+        self._starts.append(self.rows)
+        self._blocks.append(block._replace(cells={}))
+        self.rows += block.rows
+
+    def __call__(self, row: int) -> str:
+        """ "line 17" of a CSV, "row 16" of others."""
+        block = bisect_right(self._starts, row) - 1
+        return self._blocks[block].where(row - self._starts[block])
+
+    def cell(self, row: int, name: str) -> str:
+        return f"{self._path}: {self(row)}, column {name!r}"
 
 
-def read_parquet(columns: Columns) -> Table:
-    path = columns.path
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise ImportError(f"{path}: Parquet needs pyarrow: pip install 'stein[parquet]'") from None
-    with readable(path, Exception):  # Arrow may raise any error too
-        table = pyarrow.parquet.read_table(path)
-        found = [column.to_numpy() for column in table.columns]  # a missing number becomes NaN, and is rejected
-    names = table.column_names
-    inputs, target, split = columns.find(names)
+def read(path: Path, roles: Roles, like: Mapping[str, Kind] | None = None) -> Frame:
+    """A table with numbers, booleans, dates, text and gaps.
 
-    def place(row: int, column: int | None = None) -> str:
-        return f"{path}: row {row + 1}, column {(columns.target if column is None else names[inputs[column]])!r}"
-
-    if not table.num_rows:
-        raise ValueError(f"{path}: has columns and no rows")
-    for i in inputs:
-        if found[i].dtype.kind not in "fiub":
-            raise ValueError(f"{path}: column {names[i]!r} has type {table.schema.field(i).type}: must be numbers")
-    y = np.empty((table.num_rows, 0)) if target is None else found[target]
-    if y.dtype.kind == "O":
-        for row in (row for row, value in enumerate(y) if not isinstance(value, str)):
-            raise ValueError(f"{place(row)}: {y[row]!r:.60}: must be a number or text")
-        y = y.astype(str)
-    x = as_inputs(np.column_stack([found[i] for i in inputs]).astype(np.float64), place)
-    kinds = None if split is None else found[split].astype(str)
-    return Table(x, as_targets(y, place), tuple(names[i] for i in inputs), columns.target, kinds)
-
-
-def _check_separator(line: str, target: str, path: Path) -> None:
-    """Reject other separators than commas: such tables often use 1.500 or 1,5 with another meaning."""
-    for separator, name in ((";", "';'"), ("\t", "tabs"), ("|", "'|'")):
-        cells = [cell.strip().strip('"').strip() for cell in line.split(separator)]
-        numbers = all(is_number(cell.replace(",", ".")) for cell in cells)
-        if len(cells) > 1 and (target in cells or "," not in line or numbers):
-            raise ValueError(
-                f"{path}: is separated by {name}; save it with commas between the columns and points in the numbers"
-            )
-
-
-def _check_header(names: list[str], expected: tuple[str, ...], path: Path) -> None:
-    """Reject an invalid header, such as a first line of data, which would be lost.
-
-    Column numbers are valid, because pandas writes them, and so is a line with the ``expected`` names.
+    Args:
+        like: kinds of the inputs, if they are known: exactly these columns must exist, in any order; role columns other
+            than the target are optional then. Otherwise the kinds are found in a first pass over the file.
     """
-    if not names:
-        raise ValueError(f"{path}: is empty; must have a header with the names of the columns")
-    numbers = [is_number(name) for name in names]
-    numbered = names == [str(i) for i in range(len(names))]
-    if not numbered and (all(numbers) or (any(numbers) and not set(expected) <= set(names))):
-        raise ValueError(f"{path}: has no header; add a first line with the column names, {expected[0]!r} among them")
-    if "" in names:
-        raise ValueError(f"{path}: column {names.index('') + 1} has no name; a row number is no input: drop it")
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise ValueError(f"{path}: two columns are called {twice[0]!r}")
+    opened = source(path, tuple(like or ()) or (roles.target,))
+    inputs = _inputs(opened, roles, tuple(like or ()))
+    kinds = {name: like[name] for name in inputs} if like else _survey(opened, roles, inputs)
+    return _read(opened, roles, kinds)
 
 
-def _position(name: str, names: list[str], path: Path) -> int:
+def read_numbers(path: Path, roles: Roles, like: Sequence[str]) -> Table:
+    """A table whose inputs must be numbers, without gaps."""
+    opened = source(path, tuple(like) or (roles.target,))
+    inputs = _inputs(opened, roles, tuple(like))
+    for name in inputs:
+        if opened.types.get(name, "bool").startswith(("string", "large_string", "date", "time", "list", "dict")):
+            raise ValueError(f"{path}: column {name!r} has type {opened.types[name]}: must be numbers")
+    frame = _read(opened, roles, dict.fromkeys(inputs, "number"), gaps=False)
+    x = np.column_stack([frame.inputs[name] for name in inputs])
+    parts = frame.aside[roles.split].astype(str) if roles.split in frame.aside else None
+    return Table(as_inputs(x, lambda row, i: frame.where.cell(row, inputs[i])), frame.y, inputs, roles.target, parts)
+
+
+def position(name: str, names: Sequence[str], path: Path) -> int:
+    """The position of a column; if it is missing, the error names the nearest one."""
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names[:20])}"
         raise ValueError(f"{path}: no column {name!r}; {hint}")
-    return names.index(name)
+    return list(names).index(name)
+
+
+def _inputs(opened: Source, roles: Roles, like: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the inputs in a file; all columns that a role needs are there."""
+    path, names = opened.path, opened.names
+    if roles.labelled:
+        position(roles.target, names, path)
+    if not like:
+        for name in (*roles.aside, *roles.texts):
+            position(name, names, path)
+    inputs = tuple(name for name in names if name not in (roles.target, *roles.aside))
+    if not inputs:
+        raise ValueError(f"{path}: {roles.target!r} is the only column; nothing is left for the inputs")
+    if like:
+        for name in inputs:
+            if name not in like:
+                raise ValueError(f"{path}: column {name!r}: is not an input of the run; drop it")
+        for name in like:
+            position(name, names, path)
+    return like or inputs
+
+
+def _survey(opened: Source, roles: Roles, inputs: Sequence[str]) -> dict[str, Kind]:
+    surveys = {name: Survey() for name in inputs if name not in roles.texts}
+    rows = 0
+    for block in opened.blocks(list(surveys)):
+        rows += block.rows
+        for name, survey in surveys.items():
+            survey.add(block.cells[name], block.where)
+    if not rows:
+        _empty(opened)
+    kinds: dict[str, Kind] = dict.fromkeys(inputs, "text")
+    try:
+        return kinds | {name: survey.kind(name) for name, survey in surveys.items()}
+    except ValueError as error:
+        raise ValueError(f"{opened.path}: {error}") from None
+
+
+def _read(opened: Source, roles: Roles, kinds: Mapping[str, Kind], gaps: bool = True) -> Frame:
+    path, places = opened.path, Places(opened.path)
+    aside = [name for name in dict.fromkeys(roles.aside) if name in opened.names]
+    target = [roles.target] if roles.target in opened.names else []
+    inputs: dict[str, list[np.ndarray]] = {name: [] for name in kinds}
+    others: dict[str, list[np.ndarray]] = {name: [] for name in (*aside, *target)}
+    for block in opened.blocks(list(dict.fromkeys([*inputs, *others]))):
+        places.add(block)
+        for name, values in inputs.items():
+            values.append(column(block.cells[name], kinds[name], _in_column(path, block, name), gaps))
+        for name, values in others.items():
+            cells = block.cells[name]
+            values.append(cells if isinstance(cells, np.ndarray) else np.array([c.strip() for c in cells], object))
+    if not places.rows:
+        _empty(opened)
+    joined = {name: np.concatenate(values) for name, values in (inputs | others).items()}
+    y = _targets(joined[target[0]], opened, places, target[0], gaps) if target else np.empty((places.rows, 0))
+    texts = {name: column(joined[name], "text", places) for name in aside}
+    return Frame(path, {name: joined[name] for name in kinds}, dict(kinds), y, roles.target, texts, places)
+
+
+def _in_column(path: Path, block: Block, name: str) -> Where:
+    return lambda row: f"{path}: {block.where(row)}, column {name!r}"
+
+
+def _targets(values: np.ndarray, opened: Source, places: Places, name: str, gaps: bool) -> np.ndarray:
+    def place(row: int, *_: int) -> str:
+        return places.cell(row, name)
+
+    if gaps:
+        _check_targets_given(values, opened.path, places, name)
+    if values.dtype.kind == "O" and not opened.types:
+        return as_targets(typed(values.tolist(), place), place)
+    if values.dtype.kind == "O":
+        for row in (row for row, value in enumerate(values) if not isinstance(value, str)):
+            raise ValueError(f"{place(row)}: {values[row]!r:.60}: must be a number or text")
+        values = values.astype(str)
+    return as_targets(values, place)
+
+
+def _check_targets_given(values: np.ndarray, path: Path, places: Places, name: str) -> None:
+    """Reject missing targets, with their number."""
+    if values.dtype.kind == "f":
+        missing = np.flatnonzero(np.isnan(values)).tolist()
+    elif values.dtype.kind != "O":
+        return
+    else:
+        cells = [cell.strip().lower() for cell in as_text(values)]
+        missing = [row for row, cell in enumerate(cells) if cell in GAPS]
+        if "" not in cells and not all(is_number(cell) for cell in cells if cell not in GAPS):
+            return  # among texts, "none" is a class
+    if missing:
+        raise ValueError(
+            f"{path}: {len(missing)} of {len(values)} targets are missing, the first in {places(missing[0])}, column "
+            f"{name!r}; fill them in or drop the rows"
+        )
+
+
+def _empty(opened: Source) -> None:
+    has = "columns" if opened.types else "a header"
+    raise ValueError(f"{opened.path}: has {has} and no rows")

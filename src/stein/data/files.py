@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from stein.data.arrays import Arrays, Table
-from stein.data.columns import Columns, read_csv, read_parquet
+from stein.data.blocks import SUFFIXES
+from stein.data.columns import Roles, read_numbers
 from stein.data.values import as_inputs, as_targets, check_rows, readable
 
 
@@ -35,14 +36,11 @@ def read_table(
         labelled: whether the target column is required; with ``like``, the split column is always optional.
     """
     path = Path(path)
-    columns = Columns(path, target, split_column, tuple(like), labelled)
     if path.suffix.lower() == ".npz":
         return _npz(path, labelled)
-    if path.suffix.lower() == ".csv":
-        return read_csv(columns)
-    if path.suffix.lower() == ".parquet":
-        return read_parquet(columns)
-    raise ValueError(f"{path}: must end in .npz, .csv or .parquet")
+    if path.suffix.lower() in SUFFIXES:
+        return read_numbers(path, Roles(target, split_column, labelled=labelled), like)
+    raise ValueError(f"{path}: must end in .npz, {', '.join(SUFFIXES)}")
 
 
 def load_pair(inputs: Path | str, targets: Path | str) -> Arrays:

@@ -15,6 +15,8 @@ def readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
     except errors as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: cannot be read: {reason}") from None

@@ -30,13 +30,25 @@ def nll(means: Members, sigmas: Members, y: Targets) -> float:
     Targets of a point are independent given the member, not given the mixture. Infinite if all members are certain of
     a wrong target at some point.
     """
-    return _mean(math.log(len(means)) - np.logaddexp.reduce(_log_density(means, sigmas, y), axis=0))
+    return of_mixture(log_density(means, sigmas, y))
 
 
 @shaped
 def nll_members(means: Members, sigmas: Members, y: Targets) -> float:
     """Mean over members of their own :func:`nll`; never below the mixture's (Jensen)."""
-    return _mean(-_log_density(means, sigmas, y))
+    return of_members(log_density(means, sigmas, y))
+
+
+@shaped
+def of_mixture(log_densities: Float[np.ndarray, "n b"]) -> float:
+    """:func:`nll` from the log densities of each member's prediction at each point, whatever their distribution."""
+    return _mean(math.log(len(log_densities)) - np.logaddexp.reduce(log_densities, axis=0))
+
+
+@shaped
+def of_members(log_densities: Float[np.ndarray, "n b"]) -> float:
+    """:func:`nll_members`, likewise."""
+    return _mean(-log_densities)
 
 
 @shaped
@@ -67,7 +79,7 @@ def levels(means: Members, sigmas: Members, y: Targets) -> Targets:
     Uniform on (0, 1) if the predictions are calibrated.
     """
     _check(means=means, sigmas=sigmas, y=y)
-    return _normal_cdf(_standardised(y[None] - np.asarray(means, float), sigmas)).mean(axis=0)
+    return _normal_cdf(standardised(y[None] - np.asarray(means, float), sigmas)).mean(axis=0)
 
 
 @shaped
@@ -77,9 +89,11 @@ def coverage(levels: Targets, wanted: float) -> float:
     return float((np.abs(levels - 0.5) <= wanted / 2).mean())
 
 
-def _log_density(means: Members, sigmas: Members, y: Targets) -> Float[np.ndarray, "n b"]:
+@shaped
+def log_density(means: Members, sigmas: Members, y: Targets) -> Float[np.ndarray, "n b"]:
+    """Of each member's normal distribution, summed over the targets of a point."""
     _check(means=means, sigmas=sigmas, y=y)
-    residual = _standardised(y[None] - np.asarray(means, float), sigmas)
+    residual = standardised(y[None] - np.asarray(means, float), sigmas)
     missed = np.isinf(residual)  # sigma is zero, and the density is too
     with np.errstate(divide="ignore"):
         each = 0.5 * np.where(missed, 0, residual) ** 2 + np.log(sigmas) + 0.5 * math.log(2 * math.pi)
@@ -100,7 +114,7 @@ def _check(**named: np.ndarray) -> None:
         raise ValueError(f"sigmas: {named['sigmas'].min()} is negative; must be standard deviations")
 
 
-def _standardised(difference: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
+def standardised(difference: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
     """Differences over sigma: zero stays zero; any other difference over sigma = 0 is infinite."""
     with np.errstate(divide="ignore", over="ignore"):
         return np.divide(difference, sigmas, out=np.zeros_like(difference), where=difference != 0)
@@ -114,5 +128,5 @@ _erf = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
 
 
 def _absolute(mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-    z = _standardised(mean, sigma)
+    z = standardised(mean, sigma)
     return 2 * sigma * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) + mean * (2 * _normal_cdf(z) - 1)

@@ -13,6 +13,9 @@ from jaxtyping import Array
 
 from stein.types import Key, Model, Weights
 
+LEAST_LOG_SIGMA = 3.0
+"""How far a modulated log sigma can be below its level."""
+
 
 def split(
     model: Model,
@@ -72,16 +75,25 @@ def split(
     return Model(init, apply), start
 
 
-def with_log_sigma(model: Model, initial: float = 0.0) -> Model:
-    """A learned observation noise, the same for all inputs, as one more output.
+def with_log_sigma(model: Model, initial: float = 0.0, targets: int = 1, modulation: float = 0.0) -> Model:
+    r"""A learned observation noise of each target as further outputs, the same for all inputs or modulated by them.
+
+    .. math:: \log\sigma(x) = \log\sigma_0 + \max(\mathrm{modulation} \cdot g(x), -3)
+
+    A network that outputs :math:`\log\sigma(x)` freely learns that there is no noise where it fits training rows by
+    chance. With a small ``modulation`` the level :math:`\log\sigma_0` is shared by all rows, and only evidence from
+    many of them makes the noise depend on the inputs; nowhere is it below a twentieth of that level. (Where targets are
+    whole numbers a network can fit some rows exactly, and be certain of their neighbours.)
 
     Args:
-        model: a network with outputs ``(b, k)``.
+        model: a network with outputs ``(b, k)``; with ``modulation`` ``(b, 2k)``, the last k of which are g.
         initial: the value of log sigma at initialisation.
+        targets: k.
+        modulation: how strongly the inputs change the noise; 0: not at all.
 
     Returns:
-        A model with weights ``{"network": ..., "log_sigma": ...}`` and outputs ``(b, k + 1)``, the last of which is
-        log sigma.
+        A model with weights ``{"network": ..., "log_sigma": ...}`` and outputs ``(b, 2k)``, the last k of which are
+        the log sigmas.
 
     >>> from stein.models import mlp
     >>> model = with_log_sigma(mlp([3, 8, 1]), initial=-1.0)
@@ -90,15 +102,29 @@ def with_log_sigma(model: Model, initial: float = 0.0) -> Model:
     """
     if not math.isfinite(initial):
         raise ValueError(f"initial: got {initial}; must be finite")
+    if targets < 1:
+        raise ValueError(f"targets: got {targets}; must be 1 or more")
+    if not 0 <= modulation < math.inf:
+        raise ValueError(f"modulation: got {modulation}; must be 0 or more")
+    expected = 2 * targets if modulation else targets
 
     def init(key: Key) -> Weights:
         network = model.init(key)
-        return {"network": network, "log_sigma": jnp.asarray(initial, jax.tree.leaves(network)[0].dtype)}
+        shape = () if targets == 1 else (targets,)
+        return {"network": network, "log_sigma": jnp.full(shape, initial, jax.tree.leaves(network)[0].dtype)}
 
     def apply(weights: Weights, inputs: Array) -> Array:
         outputs = model.apply(weights["network"], inputs)
-        log_sigma = jnp.full((len(outputs), 1), weights["log_sigma"], outputs.dtype)
-        return jnp.concatenate([outputs, log_sigma], axis=-1)
+        if outputs.shape[1:] != (expected,):
+            raise ValueError(
+                f"targets = {targets}: the network has outputs {outputs.shape}; must be {expected} per row"
+            )
+        level = weights["log_sigma"].reshape(1, targets).astype(outputs.dtype)
+        means, by_input = outputs[:, :targets], outputs[:, targets:]
+        log_sigma = jnp.broadcast_to(level, means.shape)
+        if modulation:
+            log_sigma = log_sigma + jnp.maximum(modulation * by_input, -LEAST_LOG_SIGMA)
+        return jnp.concatenate([means, log_sigma], axis=-1)
 
     return Model(init, apply)
 

@@ -139,15 +139,21 @@ def sentences(numbers: Mapping[str, Numbers], floor: Numbers) -> list[str]:
 
 
 def _who_is_closest(numbers: Mapping[str, Numbers], floor: Numbers) -> list[str]:
+    def best(name: str) -> float:
+        return min(row[name] for row in numbers.values())
+
     first, second = (sorted(numbers, key=lambda label: numbers[label][name])[:2] for name in ("E_std", "W1"))
     width, distance = first[0], second[0]
     off = f"its width is off by {_percent(numbers[width]['E_std'])} on average"
     than = f"the next, {first[1]}, by {_percent(numbers[first[1]]['E_std'])}"
     far = f"{numbers[distance]['W1']:.2f}, the next, {second[1]}, has {numbers[second[1]]['W1']:.2f}"
     chance = (
-        f"As many draws of the posterior itself are off by {_percent(floor['E_std'])} and have a distance of "
-        f"{floor['W1']:.2f}: nobody can be expected to do better."
+        f"As many random draws of the posterior itself are off by {_percent(floor['E_std'])} and have a distance of "
+        f"{floor['W1']:.2f}."
     )
+    closer = [words for name, words in (("E_std", "width"), ("W1", "distance")) if best(name) < floor[name]]
+    if closer:
+        chance += f" An ensemble can lie closer to it than random draws, as here in {_and(closer)}."
     if width == distance:
         said = [f"{width} is closest to the posterior: {off} ({than}), and its distance is {far}."]
     else:

@@ -159,7 +159,7 @@ def publish(task: Task, draws: Draws, folder: Path, length: Length) -> dict[str,
 
 
 def _floor(task: Task, probabilities: np.ndarray, mean: np.ndarray, repeats: int = 5) -> list[dict[str, float]]:
-    """Distance of as many draws as the ensemble has members from all other draws: no ensemble can do better.
+    """Distance of as many draws as the ensemble has members from all other draws: the error of a random sample.
 
     ``mean`` is that of all draws on the plane; the chosen draws are subtracted from it.
     """

@@ -13,12 +13,14 @@ import numpy as np
 
 from stein import data, evaluate, metrics, report
 from stein.data import corruptions, files
-from stein.runs import configs, dataset, images
+from stein.data.blocks import SUFFIXES
+from stein.runs import configs, dataset, images, tables
 from stein.runs.exported import Exported
 from stein.runs.folder import RunFolder
 from stein.runs.schema import IMAGES, Data
 from stein.runs.training import Say
 from stein.storage import documents, durable
+from stein.tables import Recipe
 
 OUTSIDE: dict[str, Callable[[], np.ndarray]] = {"far-from-the-ring": data.far_from_the_ring}
 """Points unlike the data of a built-in set, by name."""
@@ -49,17 +51,22 @@ def held_out(finished: Exported, allow_changed_data: bool = False, warn: Say = w
 
 
 def ood_inputs(
-    name_or_file: str, section: Data, shape: tuple[int, ...], inputs: Sequence[str] = ()
+    name_or_file: str,
+    section: Data,
+    shape: tuple[int, ...],
+    inputs: Sequence[str] = (),
+    recipe: Recipe | None = None,
 ) -> tuple[np.ndarray, str]:
     """Out-of-distribution inputs, not yet standardised, and a note about them (may be empty).
 
     Args:
-        name_or_file: a set of :data:`OUTSIDE`, a ``.npy`` or ``.npz`` file, a ``.csv`` or ``.parquet`` file with the
-            columns of the run's own (with or without the target), or, if the run learns images by name, the name of
+        name_or_file: a set of :data:`OUTSIDE`, a ``.npy`` or ``.npz`` file, a table with the columns of the run's own
+            (with or without the target), or, if the run learns images by name, the name of
             another set, or ``other-classes``.
         section: the run's data.
         shape: of one training input; each new input must have it.
         inputs: names of the training inputs.
+        recipe: how the columns of a table become inputs, if they have names of their own.
     """
     note = ""
     if name_or_file in OUTSIDE:
@@ -68,13 +75,15 @@ def ood_inputs(
         x, note = images.outside(name_or_file, section, flat=len(shape) == 1)
     elif Path(name_or_file).suffix.lower() in (".npy", ".npz"):
         x = data.load_inputs(Path(name_or_file))
-    elif Path(name_or_file).suffix.lower() in (".csv", ".parquet"):
+    elif Path(name_or_file).suffix.lower() in SUFFIXES:
         if not section.target:
             raise ValueError(f"--ood {name_or_file}: the run's own columns have no names; must be a .npy or .npz file")
+        if recipe is not None:
+            return tables.inputs(name_or_file, section, recipe), note
         x = files.read_table(name_or_file, section.target, section.split_column, inputs, labelled=False).x
     else:
         raise ValueError(
-            f"--ood {name_or_file}: neither a .csv, .parquet, .npy or .npz file nor one of {', '.join(OUTSIDE)}"
+            f"--ood {name_or_file}: neither a {', '.join(SUFFIXES)}, .npy or .npz file nor one of {', '.join(OUTSIDE)}"
         )
     if x.shape[1:] != shape:
         kind = "images" if x.ndim in (3, 4) else "rows"
@@ -156,7 +165,7 @@ def _named_sets(finished: Exported, ood: Sequence[str], data_dir: Path | None) -
         if name in sets:
             raise ValueError(f"--ood {given}: there are two sets called {name!r}")
         path = given if data_dir is None or not (data_dir / given).is_file() else str(data_dir / given)
-        x, note = ood_inputs(path, section, finished.shape, finished.columns)
+        x, note = ood_inputs(path, section, finished.shape, finished.columns, finished.recipe)
         sets[name] = finished.inputs(x)
         notes += [note] if note else []
     return sets, "; ".join(notes)
@@ -192,11 +201,11 @@ def _classification(finished: Exported, test: data.Arrays, others: dict[str, np.
 def _regression(finished: Exported, test: data.Arrays, others: dict[str, np.ndarray]) -> tuple:
     """Everything in the units of the targets."""
     prediction: Any = finished.predict_prepared(test.x)  # a RegressionPrediction, like those below
-    means, sigmas = prediction
+    means, sigmas, family = prediction
     y = test.y.reshape(means.shape[1:]).astype(float)
-    curves = evaluate.regression_curves(means, sigmas, y)
+    curves = evaluate.regression_curves(means, sigmas, y, family)
     spread = _spread(means)
-    numbers = evaluate.regression(means, sigmas, y)
+    numbers = evaluate.regression(means, sigmas, y, family)
     numbers |= {"sigma": float(sigmas.mean()), "spread": float(spread.mean())}
     units = 1.0 if finished.units is None else finished.units.scale  # all targets count alike, whatever their scale
     inside = _spread(means / units)

@@ -1,17 +1,20 @@
 """Builds the objects that a config names. Only names listed here are possible."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import msgspec
+import numpy as np
 import optax
 
 from stein import (
     data,
     ensembles,
     functional_priors,
+    inputs,
     kernels,
     likelihoods,
     measurements,
@@ -27,7 +30,7 @@ from stein.predictions import ClassPrediction, Prediction
 from stein.runs import dataset, sizes
 from stein.runs.dataset import Loaded
 from stein.runs.kinds import Kind
-from stein.runs.schema import FORMER, WITH_WEIGHT_DECAY, Config
+from stein.runs.schema import FORMER, WITH_WEIGHT_DECAY, Config, Data
 from stein.types import Model
 
 ACTIVATIONS: dict[str, Callable] = {
@@ -38,7 +41,11 @@ ACTIVATIONS: dict[str, Callable] = {
     "elu": jax.nn.elu,
     "softplus": jax.nn.softplus,
 }
-PRIORS: dict[str, Callable[[float], priors.Prior]] = {"normal": priors.normal, "laplace": priors.laplace}
+PRIORS: dict[str, Callable[[float], priors.Prior]] = {
+    "normal": priors.normal,
+    "laplace": priors.laplace,
+    "fan-in": priors.fan_in,
+}
 KERNELS: dict[str, Callable[[Any], kernels.Kernel]] = {"rbf": kernels.rbf, "imq": kernels.imq}
 FUNCTIONAL_PRIORS: dict[str, Callable[..., functional_priors.FunctionalPrior]] = {
     "ssge": functional_priors.ssge,
@@ -78,20 +85,59 @@ def assemble(
     Args:
         before, changed: as in :func:`stein.runs.dataset.load`.
     """
-    loaded = dataset.load(config, before, changed)
+    return parts(config, dataset.load(config, before, changed))
+
+
+def parts(config: Config, loaded: Loaded, network: Model | None = None, reuse: bool = False) -> Parts:
+    """The parts of a run whose data are at hand.
+
+    Args:
+        network: the model if ``model.name`` is ``"given"``.
+        reuse: use the objects of an earlier call with equal settings and shapes, with all that was compiled for them.
+    """
     config = resolved(config, loaded.kind, len(loaded.train.x))
-    likelihood = make_likelihood(config, loaded.kind, loaded.units)
     x, y, _ = loaded.train
     sizes.check(x, y)
-    model = make_model(config, likelihood, x.shape[1:], loaded.answers)
+    extra = _extra_points(config, loaded)
+    # Everything else about the data is an argument of the compiled functions.
+    make = _reused if reuse and extra is None else _objects
+    anonymous = msgspec.structs.replace(config, data=Data(), train=msgspec.structs.replace(config.train, seed=0))
+    scale = None if loaded.units is None or isinstance(config.likelihood.sigma, str) else float(loaded.units.scale[0])
+    weights = loaded.weights
+    model, likelihood, algorithm = make(
+        anonymous, loaded.kind, scale, x.shape[1:], loaded.answers, len(x), weights is not None, network, extra
+    )
+    if weights is not None:
+        y = np.column_stack([y, weights]).astype(x.dtype)
+    algorithm.target.check(x, y)
+    size = int(config.train.batch_size)  # no longer "auto"
+    if size > len(x):
+        raise ValueError(f"train.batch_size = {size}: the training data has {len(x)} rows; 0 uses all in every step")
+    independent = config.method.measurement == "independent"
+    batches = data.Batches(x, y, size or None, batch_key(config.train.seed), independent)
+    return Parts(model, likelihood, algorithm, batches, loaded)
+
+
+def _objects(
+    config: Config,
+    kind: Kind,
+    scale: float | None,
+    shape: tuple[int, ...],
+    answers: int,
+    rows: int,
+    weighted: bool,
+    network: Model | None,
+    extra: measurements.Source | None,
+) -> tuple[Model, likelihoods.Likelihood, ensembles.Algorithm]:
+    """Model, likelihood and algorithm; ``scale`` is that of the targets, if sigma is given in their units."""
+    likelihood = make_likelihood(config, kind, scale)
+    model = make_model(config, likelihood, shape, answers, network)
     target = targets.posterior(
         model,
-        likelihood,
+        likelihoods.weighted(likelihood) if weighted else likelihood,
         PRIORS[config.prior.name](float(config.prior.scale)),
-        len(x),
-        measurement=targets.Measurement(
-            config.method.measurement, config.method.measurement_subset or None, _extra_points(config, loaded)
-        ),
+        rows,
+        measurement=targets.Measurement(config.method.measurement, config.method.measurement_subset or None, extra),
         functional_prior=_functional_prior(config),
     )
     algorithm = ensembles.build(
@@ -109,13 +155,20 @@ def assemble(
         on_nan=config.train.on_nan,
         **_rule_options(config),
     )
-    target.check(x, y)
-    size = int(config.train.batch_size)  # no longer "auto"
-    if size > len(x):
-        raise ValueError(f"train.batch_size = {size}: the training data has {len(x)} rows; 0 uses all in every step")
-    independent = config.method.measurement == "independent"
-    batches = data.Batches(x, y, size or None, batch_key(config.train.seed), independent)
-    return Parts(model, likelihood, algorithm, batches, loaded)
+    return model, likelihood, algorithm
+
+
+_reused = functools.lru_cache(maxsize=8)(_objects)
+
+
+def begin(algorithm: ensembles.Algorithm, config: Config, weights: Any = None) -> ensembles.State:
+    """The first state of a resolved config's run, or one that goes on from given weights."""
+    return _begun(algorithm.init, jax.random.key(config.train.seed), config.method.particles, weights)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _begun(init: Callable, key: jax.Array, n: int, weights: Any) -> ensembles.State:
+    return init(key, n, weights)
 
 
 def batch_key(seed: int, stream: int = STREAM) -> jax.Array:
@@ -151,6 +204,8 @@ def resolved(config: Config, kind: Kind, rows: int) -> Config:
             "train.batch_size": MOST_IN_A_BATCH if rows > MOST_IN_A_BATCH else 0,
             "optimiser.schedule": "cosine",
         }
+    if config.prior.name == "fan-in":
+        meant = meant | {"prior.scale": 1.2}  # docs/defaults.md
     sections: dict[str, Any] = {}
     for name in ("likelihood.sigma", "prior.scale", "train.batch_size", "optimiser.schedule"):
         section, _, key = name.partition(".")
@@ -159,23 +214,41 @@ def resolved(config: Config, kind: Kind, rows: int) -> Config:
     return msgspec.structs.replace(config, **sections)
 
 
-def make_likelihood(config: Config, kind: Kind, units: data.Standardiser | None) -> likelihoods.Likelihood:
-    """The likelihood of a resolved config, for targets of a kind, standardised by ``units`` if not None."""
+def make_likelihood(config: Config, kind: Kind, scale: float | None) -> likelihoods.Likelihood:
+    """The likelihood of a resolved config, for targets of a kind, divided by ``scale`` if not None."""
     if kind == "categorical":
         return likelihoods.categorical(config.likelihood.center_logits)
     if config.likelihood.center_logits:
         raise ValueError("likelihood.center_logits = true: the targets are numbers, not classes; must be false")
     if kind == "heteroscedastic":
         return likelihoods.heteroscedastic()
+    if kind == "poisson":
+        return likelihoods.poisson(config.likelihood.rate)
     sigma = config.likelihood.sigma
-    if isinstance(sigma, str):
-        return likelihoods.gaussian(None)
-    return likelihoods.gaussian(sigma if units is None else sigma / float(units.scale[0]))
+    given = None if isinstance(sigma, str) else sigma / (scale or 1.0)
+    if kind == "student-t":
+        return likelihoods.student_t(sigma if sigma == "input-dependent" else given, config.likelihood.degrees)
+    return likelihoods.gaussian(given)
 
 
-def make_model(config: Config, likelihood: likelihoods.Likelihood, shape: tuple[int, ...], answers: int) -> Model:
-    """The network of a config, for inputs of this ``shape`` and ``answers`` targets or classes."""
-    outputs = answers + likelihood.extra_outputs
+def make_model(
+    config: Config,
+    likelihood: likelihoods.Likelihood,
+    shape: tuple[int, ...],
+    answers: int,
+    network: Model | None = None,
+) -> Model:
+    """The network of a config, for inputs of this ``shape`` and ``answers`` targets or classes.
+
+    Args:
+        network: the model if ``model.name`` is ``"given"``.
+    """
+    outputs = answers * (1 + likelihood.extra_outputs)
+    if config.model.name == "given":
+        if network is None:
+            raise ValueError("model.name = 'given': the network was given in Python; load(path, model=...) needs it")
+        _check_outputs(network, shape, outputs)
+        return _finished(network, config, likelihood, answers)
     if config.model.name == "resnet32":
         if len(shape) != 3 or "probabilities" not in likelihood.features:
             raise ValueError(
@@ -185,9 +258,26 @@ def make_model(config: Config, likelihood: likelihoods.Likelihood, shape: tuple[
     if len(shape) != 1:
         raise ValueError(f"model.name = 'mlp': needs a table (rows, columns), but a row of the inputs is {shape}")
     model = models.mlp([shape[0], *config.model.hidden, outputs], ACTIVATIONS[config.model.activation])
+    return _finished(model, config, likelihood, answers)
+
+
+def _finished(model: Model, config: Config, likelihood: likelihoods.Likelihood, answers: int) -> Model:
+    """The network in its precision, with a learned noise if the likelihood needs one."""
     if config.train.precision == "float64":
         model = _wide(model)
-    return models.with_log_sigma(model) if likelihood.shared_sigma else model
+    modulation = config.likelihood.modulation if likelihood.extra_outputs else 0.0
+    if likelihood.shared_sigma or modulation:
+        return models.with_log_sigma(model, targets=answers, modulation=modulation)
+    return model
+
+
+def _check_outputs(network: Model, shape: tuple[int, ...], outputs: int) -> None:
+    weights = jax.eval_shape(network.init, jax.random.key(0))
+    rows = jax.ShapeDtypeStruct((2, *shape), jax.tree.leaves(weights)[0].dtype)
+    with inputs.applying(rows):
+        found = jax.eval_shape(network.apply, weights, rows)
+    if found.shape != (2, outputs):
+        raise ValueError(f"model: its outputs for 2 rows have shape {found.shape}; must be (2, {outputs})")
 
 
 def _wide(model: Model) -> Model:

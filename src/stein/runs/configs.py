@@ -46,8 +46,18 @@ def load(
     Raises:
         ConfigError: for any error, in one line.
     """
-    document = read(path)
-    changes = [(*_override(item, printable(str(path))), "--set") for item in overrides]
+    return amended(read(path), path, overrides, method, stochastic)
+
+
+def amended(
+    document: dict[str, Any],
+    path: Path,
+    overrides: Sequence[str] = (),
+    method: str | None = None,
+    stochastic: bool | None = None,
+) -> Config:
+    """The checked config in a document from ``path``, with changes as in :func:`load`."""
+    changes = [(*override(item, printable(str(path))), "--set") for item in overrides]
     if method is not None:
         changes.append(("method", "name", method, "--method"))
     if stochastic is not None:
@@ -167,7 +177,8 @@ def _syntax(complaint: str, text: str) -> str:
     return f"line {number}: {line}: is not valid TOML: {printable(reason)}"
 
 
-def _override(item: str, where: str) -> tuple[str, str, Any]:
+def override(item: str, where: str) -> tuple[str, str, Any]:
+    """Section, key and value of an item ``section.key=value``; ``where`` is for messages."""
     name, equals, text = item.partition("=")
     section, dot, key = (part.strip() for part in name.partition("."))
     if not (equals and section and dot and key):

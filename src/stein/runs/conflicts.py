@@ -4,16 +4,21 @@ from collections.abc import Iterator
 
 from stein import methods
 from stein.runs.keys import KEYS
-from stein.runs.schema import IMAGES, UCI, WITH_WEIGHT_DECAY, Config, Data, Method
+from stein.runs.schema import IMAGES, UCI, WITH_WEIGHT_DECAY, Config, Data, Likelihood, Method
 from stein.runs.wording import shown
 
 SOURCES = ("box", "noise", "mixture")
-FILES = (".csv", ".parquet", ".npy", ".npz")  # of unlabelled inputs
+TABLES = (".csv", ".parquet", ".arrow", ".feather")
+_TABLES = ", ".join(TABLES)
+FILES = (*TABLES, ".npy", ".npz")  # of unlabelled inputs
 
 
 def of(config: Config) -> Iterator[tuple[str, str]]:
     """Keys that are valid alone but not together."""
     yield from _data_conflicts(config.data)
+    if config.model.name == "given" and config.data.name != "arrays":
+        yield "model.name", "got 'given', which an estimator of stein.sklearn writes; must be mlp or resnet32"
+    yield from _of_likelihood(config.likelihood)
     yield from _of_method(config)
     train, optimiser, annealing = config.train, config.optimiser, config.annealing
     for name, every in (("evaluation.every", config.evaluation.every), ("checkpoints.every", config.checkpoints.every)):
@@ -28,6 +33,11 @@ def of(config: Config) -> Iterator[tuple[str, str]]:
         least = max(2, annealing.cycles if annealing.name == "cyclical" else 0)
         if not least <= config.annealing_steps <= train.steps:
             yield "annealing.steps", f"is {config.annealing_steps}; must be from {least} to train.steps = {train.steps}"
+    held_out = config.data.test_fraction or config.data.test_file or config.data.split_column
+    if config.evaluation.summary and not (config.is_table and held_out):
+        yield "evaluation.summary", "is for tables with a test part; must be false, or data.test_fraction above 0"
+    if config.evaluation.summary and not (config.validation_fraction or config.data.split_column):
+        yield "evaluation.summary", "needs validation points; must be false, or data.validation_fraction above 0"
     for name, wanted in (("checkpoints.best", config.checkpoints.best), ("train.early_stop", train.early_stop)):
         if wanted and config.data.reading == "checked" and not (config.validation_fraction or config.data.split_column):
             yield name, "needs validation points; must be off, or data.validation_fraction above 0"
@@ -45,28 +55,24 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
         yield "data.name", f"no data; must be one of {names}, or give data.file, or data.inputs and data.targets"
     if len(sources) > 1:
         yield f"data.{sources[1]}", f"data.{sources[0]} is given too; must be one of data.name, data.file, data.inputs"
-    tables = (".npz", ".csv", ".parquet")
+    tables = (".npz", *TABLES)
     allowed = {"file": tables, "test_file": tables, "inputs": (".npy",), "targets": (".npy",)}
     for key, suffixes in allowed.items():
         path = getattr(data, key)
         if path and not path.lower().endswith(suffixes):
             yield f"data.{key}", f"got {shown(path)}; must end in {' or '.join(suffixes)}"
-    has_columns = data.file.lower().endswith((".csv", ".parquet"))
+    has_columns = data.file.lower().endswith(TABLES)
     if has_columns and not data.target:
         yield "data.target", "is missing; must be the name of the target column"
     if data.target and not has_columns:
-        yield "data.target", "must be empty: only .csv and .parquet files have named columns"
+        yield "data.target", f"must be empty: only {_TABLES} files have named columns"
     if data.test_file and not (data.file or data.inputs):
         yield "data.test_file", "goes with data.file, or with data.inputs and data.targets"
-    if has_columns and data.test_file and not data.test_file.lower().endswith((".csv", ".parquet")):
-        yield "data.test_file", "must end in .csv or .parquet, as data.file: its columns are found by name"
-    if data.split_column and not has_columns:
-        yield "data.split_column", "must be empty: only .csv and .parquet files have named columns"
-    if data.split_column and data.split_column == data.target:
-        yield "data.split_column", f"got {shown(data.split_column)}; must not be the target column"
-    if data.split_column and (data.test_file or data.validation_fraction != "auto"):
-        given = "data.test_file" if data.test_file else "data.validation_fraction"
-        yield "data.split_column", f"says which rows are held out; {given} must not be given too"
+    if has_columns and data.test_file and not data.test_file.lower().endswith(TABLES):
+        yield "data.test_file", f"must end in {_TABLES}, as data.file: its columns are found by name"
+    yield from _roles(data, has_columns)
+    if data.split_column and data.validation_fraction != "auto":
+        yield "data.split_column", "says which rows are held out; data.validation_fraction must not be given too"
     if data.split and data.name not in UCI:
         yield "data.split", f"is for UCI tables; data.name must be one of {', '.join(UCI)}"
     if data.folder and data.name not in (*IMAGES, *UCI):
@@ -79,6 +85,40 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
         yield "data.classes", f"got {list(data.classes)}; a class is there twice"
 
 
+def _roles(data: Data, has_columns: bool) -> Iterator[tuple[str, str]]:
+    """The columns of a table that are no inputs."""
+    splits = [key for key in ("split_column", "time_column", "group_column") if getattr(data, key)]
+    roles = {key: (getattr(data, key),) for key in splits}
+    roles |= {key: getattr(data, key) for key in ("id_columns", "text_columns") if getattr(data, key)}
+    if not has_columns:
+        for key in (*roles, *(["impute"] if data.impute else [])):
+            yield f"data.{key}", f"must be left out: only {_TABLES} files have named columns"
+    seen = {data.target: "target"}
+    for key, names in roles.items():
+        for name in names:
+            if name in seen and {key, seen[name]} != {"group_column", "id_columns"}:
+                yield f"data.{key}", f"got {shown(name)}; must not be data.{seen[name]} too"
+            seen[name] = key
+    given = [f"data.{key}" for key in (*splits, *(["test_file"] if data.test_file else []))]
+    if len(given) > 1:
+        yield given[0], f"says which rows are held out; {given[1]} must not be given too"
+    if data.reading == "as-before":
+        for key in (*(key for key in roles if key != "split_column"), *(["impute"] if data.impute else [])):
+            yield f"data.{key}", "must be left out, or data.reading = 'checked'"
+
+
+def _of_likelihood(section: Likelihood) -> Iterator[tuple[str, str]]:
+    known = KEYS["likelihood"]
+    if section.degrees != known["degrees"].default and section.name != "student-t":
+        yield "likelihood.degrees", "is for likelihood.name = 'student-t'; must be left out"
+    if section.rate != known["rate"].default and section.name != "poisson":
+        yield "likelihood.rate", "is for likelihood.name = 'poisson'; must be left out"
+    if section.sigma != "auto" and section.name == "poisson":
+        yield "likelihood.sigma", "the spread of counts follows from their rate; must be left out"
+    if section.sigma == "input-dependent" and section.name != "student-t":
+        yield "likelihood.sigma", "is for student-t; for the gaussian use likelihood.name = 'heteroscedastic'"
+
+
 def _of_method(config: Config) -> Iterator[tuple[str, str]]:
     """The method keys that contradict others or have no effect, each with an error message."""
     method, chosen = config.method, methods.lookup(config.method.name)
@@ -89,7 +129,7 @@ def _of_method(config: Config) -> Iterator[tuple[str, str]]:
     yield from _freezing(config)
     if method.measurement == "independent" and chosen.functional:
         yield "method.measurement", f"got 'independent'; must be batch: {method.name} works on the gradient's batch"
-    if chosen.compares == "probabilities" and config.likelihood.name in ("gaussian", "heteroscedastic"):
+    if chosen.compares == "probabilities" and config.likelihood.name not in ("categorical", "auto"):
         yield "method.name", f"{method.name} compares probabilities; likelihood.name must be categorical or auto"
     if method.measurement_subset:
         size = 0 if config.train.batch_size == "auto" else config.train.batch_size  # with few rows, auto takes all

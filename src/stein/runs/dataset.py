@@ -10,6 +10,7 @@ from stein import data
 from stein.data import files
 from stein.runs import images, kinds, tables
 from stein.runs.schema import IMAGES, Config
+from stein.tables import Recipe
 
 BUILT_IN: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
     "regression-1d": data.regression_1d,
@@ -20,7 +21,9 @@ BUILT_IN: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
 class Loaded(NamedTuple):
     """The data of a run in its precision, and what predictions need to know about them.
 
-    Regression targets are standardised by ``units`` if it is not None; ``facts`` are for data.json.
+    Regression targets are standardised by ``units`` if it is not None; ``facts`` are for data.json. ``inputs`` are the
+    names of the columns; ``recipe`` says how they become inputs, and is None if they have no names of their own.
+    ``weights`` are those of the training rows, if they have any.
     """
 
     train: data.Arrays
@@ -34,6 +37,9 @@ class Loaded(NamedTuple):
     target: str
     notes: tuple[str, ...]
     facts: dict[str, Any]
+    weights: np.ndarray | None = None
+    recipe: Recipe | None = None
+    test_rows: tables.HeldOut | None = None
 
     def description(self) -> dict[str, Any]:
         """What predictions need to know, without the data themselves."""
@@ -46,7 +52,7 @@ class Loaded(NamedTuple):
             "target": self.target,
             "labels": self.train.labels,
             "constant": self.constant,
-            **{name: self.facts[name] for name in ("standardiser", "units")},
+            **{name: self.facts[name] for name in ("standardiser", "units", "recipe") if name in self.facts},
         }
 
     @property
@@ -79,16 +85,33 @@ def load(
         changed: called with a description of any difference from ``before``; raises to reject the data.
     """
     before = before or {}
+    if config.data.name == "arrays":
+        raise ValueError(
+            "data.name = 'arrays': the data were given in Python and are not kept; fit the estimator again"
+        )
     read = tables.read(config, before, changed) if config.is_table else _by_name(config, before, changed)
+    return prepared(config, read, before)
+
+
+def prepared(
+    config: Config, read: tables.Read, before: Mapping[str, Any] | None = None, weights: np.ndarray | None = None
+) -> Loaded:
+    """Data that were read: standardised and cast.
+
+    Args:
+        before: as in :func:`load`.
+        weights: of the training rows; standardisation counts a row of weight 2 as two rows.
+    """
+    before = before or {}
     train, validation, test = read.parts
     section = config.data
     flat_table = config.is_table and train.x.ndim == 2
     wanted = flat_table if section.standardise == "auto" else section.standardise
-    standardiser = _recorded(before, "standardiser") or data.standardiser(train.x) if wanted else None
+    standardiser = _recorded(before, "standardiser") or data.standardiser(train.x, weights) if wanted else None
     wanted = config.is_table if section.standardise_targets == "auto" else section.standardise_targets
     units = None
-    if wanted and read.kind != "categorical":
-        units = _recorded(before, "units") or _units(train.y, isinstance(config.likelihood.sigma, float))
+    if wanted and read.kind not in ("categorical", "poisson"):
+        units = _recorded(before, "units") or _units(train.y, weights, isinstance(config.likelihood.sigma, float))
     precision = np.dtype(config.train.precision)
 
     def ready(part: data.Arrays) -> data.Arrays:
@@ -121,7 +144,7 @@ def load(
     test_part, validation_part = held_out
     return Loaded(
         ready(train), test_part, standardiser, validation_part, units, read.kind, classes, read.inputs, read.target,
-        read.notes, facts,
+        read.notes, facts, weights, read.recipe, read.test_rows,
     )  # fmt: skip
 
 
@@ -140,11 +163,12 @@ def changed_data(run: str, allowed: bool, warn: Callable[[str], None]) -> Callab
 
 def unlabelled(path: str, config: Config, like: Loaded) -> np.ndarray:
     """Unlabelled inputs from a file, prepared like those of training."""
-    section = config.data
     if path.lower().endswith((".npy", ".npz")):
         x = data.load_inputs(path)
-    elif section.target:
-        x = files.read_table(path, section.target, section.split_column, like.inputs, labelled=False).x
+    elif like.recipe is not None:
+        x = tables.inputs(path, config.data, like.recipe)
+    elif config.data.target:
+        x = files.read_table(path, config.data.target, config.data.split_column, like.inputs, labelled=False).x
     else:
         raise ValueError(f"{path}: the columns of the data have no names; must be a .npy or .npz file")
     tables.check_shape(path, x, like.train.x)
@@ -158,7 +182,8 @@ def describe(loaded: Loaded) -> str:
     if loaded.validation is not None:
         rows += " (training, validation, test)" if loaded.test is not None else " (training, validation)"
     inputs = int(np.prod(loaded.train.x.shape[1:]))
-    end = f"{rows}, {inputs} input{'s' if inputs > 1 else ''}"
+    columns = f" from {len(loaded.inputs)} columns" if len(loaded.inputs) not in (0, inputs) else ""
+    end = f"{rows}, {inputs} input{'s' if inputs > 1 else ''}{columns}"
     if loaded.kind != "categorical":
         return f"regression on {loaded.target!r}: {end}"
     counts = Counter(number for part in parts for number in part.y.tolist())
@@ -192,9 +217,9 @@ def _check_classes(read: tables.Read, classes: int) -> None:
                 )
 
 
-def _units(y: np.ndarray, one_scale: bool) -> data.Standardiser:
+def _units(y: np.ndarray, weights: np.ndarray | None, one_scale: bool) -> data.Standardiser:
     """The standardiser of targets. If sigma is given in their units, all are divided by the same number."""
-    units = data.standardiser(y.reshape(len(y), -1))
+    units = data.standardiser(y.reshape(len(y), -1), weights)
     if one_scale:
         units = units._replace(scale=np.full_like(units.scale, np.sqrt(np.mean(units.scale**2))))
     return units

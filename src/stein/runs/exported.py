@@ -1,7 +1,6 @@
 """The ensemble of a finished run: predictions for new inputs, without the training data."""
 
-import csv
-import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,18 @@ import msgspec
 import numpy as np
 
 from stein import data, inputs, predict
-from stein.data import files
+from stein.data import cells, files
 from stein.likelihoods import Likelihood
 from stein.predictions import ClassPrediction, Prediction
 from stein.runs import configs, dataset, tables
 from stein.runs.build import make_likelihood, make_model, resolved
+from stein.runs.calibrated import Calibration, widened
 from stein.runs.environment import precision
 from stein.runs.folder import RunFolder
 from stein.runs.kinds import Kind
 from stein.runs.schema import Config
-from stein.storage import checkpoint, documents, durable, untrusted
+from stein.storage import checkpoint, documents, untrusted
+from stein.tables import Recipe, is_gap
 from stein.types import Model, Particles
 
 
@@ -45,6 +46,8 @@ class _About(msgspec.Struct):
     labels: tuple[str, ...] = ()
     standardiser: _Scales | None = None
     units: _Scales | None = None
+    recipe: Recipe | None = None
+    calibration: Calibration | None = None
 
 
 def _described_by_the_data(folder: RunFolder, config: Config) -> dict[str, Any]:
@@ -64,9 +67,11 @@ class Exported:
         kind, target: the kind of the targets, and their name.
         standardiser, units: scales of the inputs and of the targets; ``None`` if they are not standardised.
         constant: the constant prediction to beat: the most frequent class, or the mean of the training targets.
+        recipe: how the columns of a table become inputs; ``None`` if the columns have no names of their own.
+        calibration: width, conformal scores, and the threshold of unusual rows; ``None`` without a summary.
     """
 
-    def __init__(self, folder: RunFolder):
+    def __init__(self, folder: RunFolder, model: Model | None = None):
         folder.check_is_finished()
         self.folder = folder
         written = configs.load_run(folder.config)
@@ -78,11 +83,13 @@ class Exported:
         self.standardiser = None if about.standardiser is None else about.standardiser.standardiser()
         units = None if about.units is None else about.units.standardiser()
         self.config: Config = resolved(written, about.kind, about.rows)
-        self.likelihood: Likelihood = make_likelihood(self.config, about.kind, units)
-        self.model: Model = make_model(self.config, self.likelihood, about.shape, about.answers)
+        self.likelihood: Likelihood = make_likelihood(
+            self.config, about.kind, None if units is None else float(units.scale[0])
+        )
+        self.model: Model = make_model(self.config, self.likelihood, about.shape, about.answers, model)
         self.labels, self.columns, self.target = about.labels, about.inputs, about.target
         self.kind, self.shape, self.constant = about.kind, about.shape, about.constant
-        self.units = units
+        self.units, self.recipe, self.calibration = units, about.recipe, about.calibration
         n = self.config.method.particles
         with precision(self.config):
             like = jax.eval_shape(jax.vmap(self.model.init), jax.random.split(jax.random.key(0), n))
@@ -93,28 +100,31 @@ class Exported:
         """The ensemble's prediction for inputs, in the units of the data: :mod:`stein.predictions`.
 
         Args:
-            x: one row per input, as in the training data: an array with its columns in the same order, or a pandas or
-                polars table with columns of the same names, in any order. Not standardised.
+            x: one row per input, as in the training data: a pandas, polars or Arrow table with columns of the same
+                names, in any order; or an array with its columns in the same order, as :meth:`read` returns it. Not
+                standardised.
         """
         return self.predict_prepared(self.inputs(x))
 
     def predict_prepared(self, x: np.ndarray) -> Prediction:
         """The ensemble's prediction for inputs that are already prepared (:meth:`inputs`)."""
         with precision(self.config):
-            outputs = predict.in_chunks(self.model, self.members, x)
+            # Whole chunks: the last bits do not depend on how many rows are asked at once.
+            outputs = predict.in_chunks(self.model, self.members, x, full=True)
         prediction = self.likelihood.predictive(outputs)
         if isinstance(prediction, ClassPrediction):
             return prediction._replace(labels=self.labels)
-        return prediction if self.units is None else prediction.in_units(self.units.scale, self.units.mean)
+        prediction = prediction if self.units is None else prediction.in_units(self.units.scale, self.units.mean)
+        return widened(prediction, self.calibration)
 
     def inputs(self, x: Any) -> np.ndarray:
         """Inputs as the network takes them: columns in order, standardised as in training."""
-        names = getattr(x, "columns", None)
+        names = column_names(x)
         if names is not None and self.columns:
-            missing = [column for column in self.columns if column not in list(names)]
+            missing = [column for column in self.columns if column not in names]
             if missing:
                 raise ValueError(f"x has no column {missing[0]!r}; the run was trained on {', '.join(self.columns)}")
-            x = x[list(self.columns)]
+            x = x[list(self.columns)] if self.recipe is None else self._encoded(x)
         rows = np.asarray(inputs.batch(x))
         if rows.shape[1:] != self.shape:
             raise ValueError(f"x has rows of shape {rows.shape[1:]}; the run was trained on {self.shape}")
@@ -122,63 +132,67 @@ class Exported:
         rows = rows if self.standardiser is None else self.standardiser(rows.astype(np.float64))
         return rows.astype(self.config.train.precision)
 
+    def notes(self, x: Any) -> list[str]:
+        """What is unusual about each row of a table: gaps, new levels, values outside the range of training."""
+        if self.recipe is None or column_names(x) is None:
+            raise ValueError("notes are about a table with named columns, of a run that was trained on one")
+        return self.recipe.notes(self._columns(x))
+
+    def _encoded(self, table: Any) -> np.ndarray:
+        assert self.recipe is not None  # noqa: S101
+        columns = self._columns(table)
+        missing = [name for name, values in columns.items() if is_gap(values).any()]
+        if missing and not self.config.data.impute:
+            raise ValueError(f"x: values of column {missing[0]!r} are missing; fill them in, or drop these rows")
+        return self.recipe.encode(columns)
+
+    def _columns(self, table: Any) -> dict[str, np.ndarray]:
+        """The columns of a table in memory that the recipe needs."""
+        kinds = {} if self.recipe is None else self.recipe.kinds
+        return {
+            name: cells.column(np.asarray(table[name]), kind, _row_of(name))
+            for name, kind in kinds.items()
+            if name in (column_names(table) or [])
+        }
+
     def read(self, path: Path | str) -> np.ndarray:
-        """Inputs from a file: .csv or .parquet with the run's columns, in any order; .npy or .npz."""
-        path = Path(path)
+        """Inputs from a file: .csv, .parquet or .arrow with the run's columns, in any order; .npy or .npz."""
+        path, section = Path(path), self.config.data
         if path.suffix.lower() in (".npy", ".npz"):
             return data.load_inputs(path)
-        if not self.config.data.target:
+        if self.recipe is not None:
+            return tables.inputs(path, section, self.recipe)
+        if not section.target:
             raise ValueError(f"{path}: the run's own columns have no names; must be a .npy or .npz file")
-        section = self.config.data
         return files.read_table(str(path), section.target, section.split_column, self.columns, labelled=False).x
 
     def labelled(self, path: Path | str) -> data.Arrays:
         """Labelled points from a file with the run's columns: prepared inputs, and targets in their units."""
-        section, columns = self.config.data, self.columns if self.config.data.target else ()
-        table = files.read_table(path, section.target, section.split_column, columns)
-        if table.x.shape[1:] != self.shape:
-            raise ValueError(f"{path}: rows of shape {table.x.shape[1:]}; the run is trained on {self.shape}")
+        section = self.config.data
+        if self.recipe is not None:
+            x, raw = tables.labelled(path, section, self.recipe)
+        else:
+            columns = self.columns if section.target else ()
+            x, raw, *_ = files.read_table(path, section.target, section.split_column, columns)
+        if x.shape[1:] != self.shape:
+            raise ValueError(f"{path}: rows of shape {x.shape[1:]}; the run is trained on {self.shape}")
         if self.kind == "categorical":
-            y = tables.codes(table.y, self.labels, str(path)) if self.labels else table.y.astype(np.int64)
-            return data.Arrays(self.inputs(table.x), y, self.labels)
-        if table.y.dtype.kind == "U":
-            raise ValueError(f"{path}: {table.target!r} holds text; must be numbers")
-        y = table.y.reshape(len(table.y), -1).astype(np.float64)
+            y = tables.codes(raw, self.labels, str(path)) if self.labels else raw.astype(np.int64)
+            return data.Arrays(self.inputs(x), y, self.labels)
+        if raw.dtype.kind == "U":
+            raise ValueError(f"{path}: {self.target!r} holds text; must be numbers")
+        y = raw.reshape(len(raw), -1).astype(np.float64)
         if y.shape[1] != self._about.answers:
             raise ValueError(f"{path}: y has {y.shape[1]} numbers a row; not as many as in training")
-        return data.Arrays(self.inputs(table.x), y)
+        return data.Arrays(self.inputs(x), y)
 
-    def write_predictions(self, x: Any, path: Path, coverage: float = 0.9) -> int:
-        """Write a CSV file with one row of :meth:`predict` per input; returns the number of rows."""
-        columns = self._columns_of(self.predict(x), coverage)
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-        durable.replace(path, text.getvalue().encode())
-        return len(next(iter(columns.values())))
 
-    def _columns_of(self, prediction: Prediction, coverage: float) -> dict[str, list[Any]]:
-        if isinstance(prediction, ClassPrediction):
-            names = self.labels or tuple(map(str, range(self._about.answers)))
-            return {
-                self.target: prediction.named,
-                **{f"p({name})": p.tolist() for name, p in zip(names, prediction.probabilities.T, strict=True)},
-                "entropy": prediction.entropy.tolist(),
-                "mutual_information": prediction.mutual_information.tolist(),
-            }
-        low, high = prediction.interval(coverage)
-        numbers = {
-            "mean": prediction.mean,
-            "std": prediction.std,
-            "epistemic": prediction.epistemic,
-            "aleatoric": prediction.aleatoric,
-            f"low_{100 * coverage:g}": low,
-            f"high_{100 * coverage:g}": high,
-        }
-        targets = prediction.mean.shape[1]
-        return {
-            name if targets == 1 else f"{name}_{k}": values[:, k].tolist()
-            for k in range(targets)
-            for name, values in numbers.items()
-        }
+def column_names(x: Any) -> list[str] | None:
+    """The names of a table's columns in pandas, polars or Arrow; None for arrays."""
+    names = getattr(x, "column_names", None)  # of an Arrow table, whose `columns` are the values
+    names = getattr(x, "columns", None) if names is None else names
+    return None if names is None else [str(name) for name in names]
+
+
+def _row_of(name: str) -> Callable[[int], str]:
+    return lambda row: f"x: row {row}, column {name!r}"

@@ -12,6 +12,7 @@
     metrics.json       the last numbers; marks a run as finished
     failed.json        why the last attempt ended with an error
     ensemble.safetensors, card.md
+    calibration.json, summary.md               if evaluation.summary is on, as after `stein fit`
     evaluation.json, curves.json, figures/     results of `stein evaluate`
     seconds.json       how long training took, for runs of a table or a search
 """
@@ -49,6 +50,8 @@ class RunFolder:
         self.failure = path / "failed.json"
         self.ensemble = path / "ensemble.safetensors"
         self.card = path / "card.md"
+        self.calibration = path / "calibration.json"
+        self.summary = path / "summary.md"
         self.evaluation = path / "evaluation.json"
         self.curves = path / "curves.json"
         self.figures = path / "figures"

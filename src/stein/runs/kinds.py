@@ -10,7 +10,7 @@ import numpy as np
 
 from stein.runs.schema import Likelihood
 
-Kind = Literal["gaussian", "heteroscedastic", "categorical"]
+Kind = Literal["gaussian", "heteroscedastic", "categorical", "student-t", "poisson"]
 
 MOST_CLASSES = 20
 """More distinct whole numbers are ambiguous: they may be counts, prices or years."""
@@ -83,6 +83,9 @@ def check_given(y: np.ndarray, kind: Kind, name: str) -> None:
         raise ValueError(
             f"likelihood.name = {kind!r}: {name!r} holds text, such as {str(y.flat[0])[:40]!r}; must be numbers"
         )
+    elif kind == "poisson" and ((y < 0) | (y != np.round(y))).any():
+        bad = float(y[(y < 0) | (y != np.round(y))][0])
+        raise ValueError(f"likelihood.name = 'poisson': {name!r} holds {bad:g}; must be counts: 0, 1, 2, ...")
 
 
 def _check_text(y: np.ndarray, section: Likelihood, name: str) -> None:

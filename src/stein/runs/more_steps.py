@@ -39,7 +39,7 @@ def allow(folder: RunFolder, config: configs.Config, warn: Callable[[str], None]
     removed first, then its evaluation, and the new total is written last.
     """
     before, steps = configs.load_run(folder.config), config.train.steps
-    for file in (folder.numbers, folder.evaluation, folder.curves):
+    for file in (folder.numbers, folder.summary, folder.evaluation, folder.curves):
         file.unlink(missing_ok=True)
         durable.sync(folder.path)
         durable.passing(f"{file.name}.removed")

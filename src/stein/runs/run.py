@@ -8,13 +8,15 @@ from stein.runs import assess, training
 from stein.runs.exported import Exported
 from stein.runs.folder import RunFolder
 from stein.runs.signals import requests
+from stein.types import Model
 
 
-def load(path: Path | str) -> "Run":
+def load(path: Path | str, model: Model | None = None) -> "Run":
     """Load the ensemble of a finished run; the training data are not needed.
 
     Args:
         path: the directory of the run.
+        model: the network, if the ensemble was trained with one given in Python.
 
     Example::
 
@@ -22,7 +24,7 @@ def load(path: Path | str) -> "Run":
         prediction = run.predict(new_houses)
         low, high = prediction.interval(0.9)
     """
-    return Run(RunFolder(Path(path)))
+    return Run(RunFolder(Path(path)), model)
 
 
 class Run(Exported):

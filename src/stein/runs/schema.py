@@ -35,24 +35,41 @@ class Data(Struct, frozen=True):
     """The data: a built-in set by name, one file, or a pair of files."""
 
     name: Annotated[
-        Literal["", "regression-1d", "classification-2d", ImageName, UciName],
-        about("a data set by name; `stein data list` shows where images and UCI tables are"),
+        Literal["", "regression-1d", "classification-2d", ImageName, UciName, "arrays"],
+        about(
+            "a data set by name; `stein data list` shows where images and UCI tables are; arrays: given to an "
+            "estimator of stein.sklearn in Python, and not kept"
+        ),
     ] = ""
-    file: Annotated[Text, about(".npz with arrays x and y, .csv or .parquet; paths are relative to the config")] = ""
+    file: Annotated[
+        Text, about(".csv, .parquet, .arrow or .feather, or .npz with arrays x and y; paths are relative to the config")
+    ] = ""
     inputs: Annotated[Text, about(".npy file of the inputs, one row per point")] = ""
     targets: Annotated[Text, about(".npy file of the targets, used with inputs")] = ""
-    target: Annotated[Text, about("name of the target column, for .csv and .parquet")] = ""
+    target: Annotated[Text, about("name of the target column of a table with named columns")] = ""
     test_file: Annotated[Text, about("file of test points with the columns of data.file; none are held out")] = ""
-    split_column: Annotated[
-        Text, about("column of a .csv or .parquet with train, validation or test (or 0 and 1: train and test)")
+    split_column: Annotated[Text, about("column with train, validation or test (or 0 and 1: train and test)")] = ""
+    time_column: Annotated[
+        Text,
+        about("column of dates or numbers: the latest rows are the test part; of dates the season is also an input"),
     ] = ""
+    group_column: Annotated[Text, about("column of groups: no group is in two parts; it is no input")] = ""
+    id_columns: Annotated[
+        tuple[Text, ...], about("columns that name the rows: no inputs, copied to predictions", max_length=100)
+    ] = ()
+    text_columns: Annotated[
+        tuple[Text, ...], about("columns that are read as text, also if they look like numbers", max_length=1000)
+    ] = ()
+    impute: Annotated[
+        bool, about("fill missing inputs with medians and most frequent levels, and add inputs that mark them")
+    ] = False
     split: Annotated[int, about("number of the standard split of a UCI table, of 20", ge=0, le=19)] = 0
     test_fraction: Annotated[float, about("fraction of the points held out for evaluation", ge=0, lt=1)] = 0.1
     validation_fraction: Annotated[
         Literal["auto"] | Annotated[float, Meta(ge=0, lt=1)],
         about(
-            "fraction of the training points held out for early stopping and the best checkpoint; auto: 0.1 if either "
-            "is on, else 0"
+            "fraction of the training points held out for early stopping, the best checkpoint and the calibration of "
+            "a summary; auto: 0.1 if any is on, else 0"
         ),
     ] = "auto"
     standardise: Annotated[
@@ -155,7 +172,10 @@ class Method(Struct, frozen=True):
 class Model(Struct, frozen=True):
     """The network of each member."""
 
-    name: Annotated[Literal["mlp", "resnet32"], about("fully connected, or residual for images")] = "mlp"
+    name: Annotated[
+        Literal["mlp", "resnet32", "given"],
+        about("fully connected, residual for images, or given in Python to an estimator of stein.sklearn"),
+    ] = "mlp"
     hidden: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=100_000)], ...], about("widths of the mlp's hidden layers", max_length=100)
     ] = (50, 50)
@@ -168,13 +188,30 @@ class Likelihood(Struct, frozen=True):
     """How targets scatter around the network's outputs."""
 
     name: Annotated[
-        Literal["auto", "gaussian", "heteroscedastic", "categorical"],
-        about("auto: categorical for text and class numbers, gaussian for other numbers, an error if ambiguous"),
+        Literal["auto", "gaussian", "heteroscedastic", "categorical", "student-t", "poisson"],
+        about(
+            "auto: categorical for text and class numbers, gaussian for other numbers, an error if ambiguous; "
+            "heteroscedastic: gaussian with a sigma for each input; student-t: outliers; poisson: counts"
+        ),
     ] = "auto"
     sigma: Annotated[
-        Literal["auto", "learned"] | Positive,
-        about("standard deviation of the gaussian likelihood, in the target's units; auto: learned for tables, else 1"),
+        Literal["auto", "learned", "input-dependent"] | Positive,
+        about(
+            "standard deviation of the gaussian likelihood, or scale of student-t, in the target's units; auto: "
+            "learned for tables, else 1; input-dependent: of student-t only"
+        ),
     ] = "auto"
+    modulation: Annotated[
+        float,
+        about(
+            "with input-dependent noise: log sigma is one learned level plus this times an output of the network; 0: "
+            "log sigma is that output",
+            ge=0,
+            le=10,
+        ),
+    ] = 0.0
+    degrees: Annotated[float, about("degrees of freedom of student-t", gt=2)] = 4.0
+    rate: Annotated[Positive, about("a typical count of poisson: the network learns the rate relative to it")] = 1.0
     center_logits: Annotated[
         bool, about("kernels compare logits minus their mean over classes, which does not affect predictions")
     ] = False
@@ -183,10 +220,16 @@ class Likelihood(Struct, frozen=True):
 class Prior(Struct, frozen=True):
     """The prior over the weights."""
 
-    name: Annotated[Literal["normal", "laplace"], about("independent over the weights")] = "normal"
+    name: Annotated[
+        Literal["normal", "laplace", "fan-in"],
+        about("independent over the weights; fan-in: normal, divided by the root of the number of inputs of a unit"),
+    ] = "normal"
     scale: Annotated[
         Literal["auto"] | Positive,
-        about("standard deviation (normal) or diversity (laplace); auto: for tables 0.2, with classes 0.5, else 1"),
+        about(
+            "standard deviation (normal, fan-in) or diversity (laplace); auto: fan-in 1.2; else for tables 0.2, with "
+            "classes 0.5, else 1"
+        ),
     ] = "auto"
 
 
@@ -247,6 +290,13 @@ class Evaluation(Struct, frozen=True):
     every: Annotated[
         StepsOrNone, about("steps between evaluations; 0: only at the end; a multiple of train.log_every")
     ] = 1000
+    summary: Annotated[
+        bool,
+        about("at the end calibrate on the validation part, compare with other models, and write summary.md"),
+    ] = False
+    coverage: Annotated[
+        float, about("probability of the intervals or sets in summary.md and of `stein predict`", gt=0, lt=1)
+    ] = 0.9
 
 
 class Checkpoints(Struct, frozen=True):
@@ -292,7 +342,7 @@ class Config(Struct, frozen=True):
     @property
     def is_table(self) -> bool:
         """Whether "auto" takes the defaults for tables."""
-        return bool(self.data.file or self.data.inputs) or self.data.name in UCI
+        return bool(self.data.file or self.data.inputs) or self.data.name in (*UCI, "arrays")
 
     @property
     def rate_falls(self) -> bool:
@@ -304,7 +354,8 @@ class Config(Struct, frozen=True):
     def validation_fraction(self) -> float:
         """Fraction of the training points that is held out for validation, with its default filled in."""
         chosen = self.data.validation_fraction
-        return 0.1 * bool(self.train.early_stop or self.checkpoints.best) if chosen == "auto" else chosen
+        wanted = self.train.early_stop or self.checkpoints.best or self.evaluation.summary
+        return 0.1 * bool(wanted) if chosen == "auto" else chosen
 
 
 FORMER: dict[str, Any] = {

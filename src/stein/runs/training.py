@@ -15,6 +15,7 @@ from stein.ensembles import State
 from stein.runs import configs, dataset, more_steps, sizes
 from stein.runs.build import STREAM, Parts, assemble, batch_key, in_units
 from stein.runs.card import card
+from stein.runs.conclusion import conclude
 from stein.runs.environment import IDENTITY, environment, precision
 from stein.runs.folder import RunFolder
 from stein.runs.schema import Config
@@ -45,7 +46,7 @@ def start(
         documents.write_json(folder.environment, environment())
         documents.write_json(folder.data, parts.data.facts)
         durable.replace(folder.config, configs.dump(config).encode())
-        _Training(config, folder, parts, requests, show, warn).go_on()
+        _Training(config, folder, parts, requests, show, warn, say).go_on()
 
 
 def resume(
@@ -78,7 +79,7 @@ def resume(
             more_steps.allow(folder, config, warn)
         if allow_changed_data:
             documents.write_json(folder.data, parts.data.facts)
-        _Training(config, folder, parts, requests, show, warn).go_on()
+        _Training(config, folder, parts, requests, show, warn, say).go_on()
 
 
 def _announce(parts: Parts, warn: Say, say: Say) -> None:
@@ -103,6 +104,7 @@ class _Training:
     requests: list[int]
     show: bool
     warn: Say
+    say: Say
     stream: int = STREAM
 
     def go_on(self) -> None:
@@ -276,6 +278,9 @@ class _Training:
             "likelihood": self.parts.likelihood.name,
             **loaded.description(),
         }
+        if config.evaluation.summary:
+            found = conclude(config, self.folder, self.parts, state, self.requests, self.show, self.say)
+            about["calibration"] = msgspec.to_builtins(found)
         checkpoint.export(self.folder.ensemble, state.particles, about)
         numbers = {name: value for name, value in self.folder.last_row().items() if isinstance(value, (int, float))}
         durable.replace(self.folder.card, card(config, self.parts, numbers, alive).encode())

@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 _passed: Counter[str] = Counter()
 
@@ -61,6 +62,19 @@ def replace(path: Path, data: bytes) -> None:
     temporary = path.parent / f".tmp-{os.getpid()}-{uuid.uuid4().hex}-{path.name}"
     try:
         _write(temporary, "xb", data, path.name)
+        publish(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A text file that replaces ``path`` when it is complete; after an error nothing of it is left."""
+    temporary = path.parent / f".tmp-{os.getpid()}-{uuid.uuid4().hex}-{path.name}"
+    try:
+        with temporary.open("x", encoding="utf-8", newline="") as file:
+            yield file
         publish(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -1,0 +1,60 @@
+"""The calibration of a run on its validation part: conformal scores, and which epistemic uncertainty is unusual."""
+
+import msgspec
+import numpy as np
+
+from stein import calibration
+from stein.data import Standardiser
+from stein.predictions import ClassPrediction, Prediction
+
+UNUSUAL = 0.99
+"""A row is unusual if its epistemic score is above this quantile of those of the validation rows."""
+MOST_ROWS = 5000  # more add nothing to a threshold, and an export has a header of limited size
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """Sorted conformal scores of validation rows, one list per target, and the threshold of unusual rows.
+
+    ``rows`` is the number of validation rows that were used; no data are kept. ``width`` is what the standard
+    deviations of predicted numbers are multiplied by; scores and threshold are of predictions of this width.
+    """
+
+    rows: int
+    scores: list[list[float]]
+    unusual: float
+    width: float = 1.0
+
+    @property
+    def conformal(self) -> calibration.Conformal:
+        return calibration.Conformal(np.array(self.scores).T)
+
+
+def calibrate(prediction: Prediction, y: np.ndarray, units: Standardiser | None) -> Calibration:
+    """The calibration from predictions for validation rows and their targets ``y``, both in the units of the data."""
+    width = 1.0
+    if not isinstance(prediction, ClassPrediction) and not prediction.family.counts:
+        width = calibration.width(prediction, y)
+        prediction = prediction.widened(width)
+    conformal = calibration.conformal(prediction, y)
+    threshold = float(np.quantile(epistemic_score(prediction, units), UNUSUAL, method="higher"))
+    return Calibration(len(y), conformal.scores.T.tolist(), threshold, width)
+
+
+def widened(prediction: Prediction, found: Calibration | None) -> Prediction:
+    """A prediction with its calibrated width."""
+    if found is None or found.width == 1 or isinstance(prediction, ClassPrediction):
+        return prediction
+    return prediction.widened(found.width)
+
+
+def chosen_rows(rows: int, seed: int) -> np.ndarray:
+    """The validation rows to calibrate on: all of them, or a random part."""
+    return np.sort(np.random.default_rng([seed, 2]).permutation(rows)[:MOST_ROWS])
+
+
+def epistemic_score(prediction: Prediction, units: Standardiser | None) -> np.ndarray:
+    """One number per row for what more data could teach: mutual information of classes; for numbers the epistemic
+    standard deviation, averaged over targets in units of their spread in training."""
+    if isinstance(prediction, ClassPrediction):
+        return prediction.mutual_information
+    return (prediction.epistemic / (1.0 if units is None else units.scale)).mean(axis=1)

@@ -1,0 +1,81 @@
+"""The estimators inside scikit-learn's tools, the examples of docs/sklearn.md, and three methods under all checks."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from stein.sklearn import SteinClassifier, SteinRegressor
+
+PAGE = Path(__file__).parents[2] / "docs" / "sklearn.md"
+FEW = {"method": "de", "n_particles": 2, "hidden": (8,), "steps": 100, "learning_rate": 0.03, "random_state": 0}
+RANDOM = np.random.default_rng(0)
+FRAME = pd.DataFrame({"size": RANDOM.uniform(20, 200, 90), "town": RANDOM.choice(["a", "b"], 90)})
+PRICE = FRAME["size"] * np.where(FRAME["town"] == "a", 1.0, 3.0) + RANDOM.normal(size=90)
+
+
+def test_pipeline_and_search():
+    """A table with text, columns by name and a grid of values. Catches parameters that clone changes."""
+    columns = ColumnTransformer(
+        [("numbers", StandardScaler(), ["size"]), ("words", OneHotEncoder(sparse_output=False), ["town"])],
+        verbose_feature_names_out=False,
+    ).set_output(transform="pandas")
+    pipeline = make_pipeline(columns, SteinRegressor(**FEW))
+    search = GridSearchCV(pipeline, {"steinregressor__learning_rate": np.array([1e-5, 0.03])}, cv=2)
+    search.fit(FRAME, PRICE)
+    assert search.best_params_ == {"steinregressor__learning_rate": 0.03}
+    assert search.best_estimator_[-1].feature_names_in_.tolist() == ["size", "town_a", "town_b"]
+    assert search.predict(FRAME).shape == (90,)
+
+
+def test_calibration_of_scikit_learn():
+    X = np.column_stack([FRAME["size"], RANDOM.normal(size=90)])
+    calibrated = CalibratedClassifierCV(SteinClassifier(**FEW), cv=2).fit(X, FRAME["size"] > 100)
+    assert calibrated.score(X, FRAME["size"] > 100) > 0.8
+
+
+def test_two_processes_at_once(tmp_path):
+    """In a process without the tests' type checker, whose wrappers joblib cannot send."""
+    script = f"""if True:
+        import numpy as np
+        from sklearn.model_selection import cross_val_score
+        from stein.sklearn import SteinRegressor
+        X = np.random.default_rng(0).normal(size=(60, 2))
+        alone, together = (cross_val_score(SteinRegressor(**{FEW}), X, X[:, 0], cv=2, n_jobs=jobs) for jobs in (1, 2))
+        assert (alone == together).all(), (alone, together)
+    """
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, cwd=tmp_path)
+
+
+def test_the_examples_of_the_page(tmp_path):
+    """All of them, one after the other in one process, for fewer steps; the first is at most ten lines.
+
+    Catches also what works in the tests' float64 only: users have float32.
+    """
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len([line for line in examples[0].splitlines() if line.strip()]) <= 10
+    script = re.sub(r"steps=\d+", "steps=20", "\n".join(examples))
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, cwd=tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["de", "w-svgd", "h-svgd"])
+@pytest.mark.parametrize("kind", [SteinRegressor, SteinClassifier])
+def test_every_check_of_scikit_learn(kind, method):
+    """All but the weights in minibatches (tests/unit/test_sklearn_checks.py)."""
+    start = time.process_time()
+    for estimator, check in estimator_checks_generator(kind(**FEW | {"method": method, "steps": 200})):
+        if "check_sample_weight_equivalence" not in str(check):
+            check(estimator)
+    print(f"{kind.__name__} {method}: {(time.process_time() - start) / 60:.1f} minutes of a processor")
