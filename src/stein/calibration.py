@@ -18,15 +18,17 @@ from jaxtyping import Bool, Float
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, logsumexp
 
-from stein import inputs
+from stein import inputs, predictions
 from stein.metrics import regression, ties
-from stein.predictions import Classes, ClassPrediction, Prediction, RegressionPrediction, Targets
+from stein.predictions import NORMAL, Classes, ClassPrediction, Prediction, RegressionPrediction, Targets
 
 TEMPERATURES = (0.02, 50.0)
 """The range of temperatures: with a few rows, all of them right, the best would be zero."""
 
 WIDTHS = (0.2, 20.0)
 WIDTH_PRIOR = 0.5
+TAILS = (math.inf, 10.0, 4.0)
+"""Degrees of freedom that :func:`spread` tries; infinite is the normal distribution."""
 
 
 class Conformal(NamedTuple):
@@ -87,24 +89,51 @@ def conformal(prediction: Prediction, y: Any) -> Conformal:
     return Conformal(np.sort(np.abs(regression.standardised(y - prediction.mean, prediction.std)), axis=0))
 
 
-def width(prediction: RegressionPrediction, y: Any) -> float:
-    r"""The factor c at which a prediction, widened by it, has the least nll on held-out rows.
+class Spread(NamedTuple):
+    """How the spread of predicted numbers is calibrated: by a factor, and by tails heavier than the normal ones.
 
-    Above 1 the ensemble was too sure, as networks with a learned noise are on few rows. What is minimised is
+    >>> both = RegressionPrediction(np.array([[[0.0]], [[2.0]]]), np.ones((2, 1, 1)))
+    >>> round(Spread(width=3.0)(both).std.item() ** 2, 6)
+    18.0
+    """
+
+    width: float = 1.0
+    degrees: float = math.inf
+
+    def __call__(self, prediction: RegressionPrediction) -> RegressionPrediction:
+        """The calibrated prediction. ``degrees`` are those of Student's t distribution around each member's mean."""
+        if math.isfinite(self.degrees):
+            prediction = prediction._replace(family=predictions.student_t(self.degrees))
+        return prediction if self.width == 1 else prediction.widened(self.width)
+
+
+UNCHANGED = Spread()
+
+
+def spread(prediction: RegressionPrediction, y: Any) -> Spread:
+    r"""The spread at which a prediction has the least nll on held-out rows.
+
+    A width above 1 means that the ensemble was too sure, as networks with a learned noise are on few rows. Some rows may
+    be predicted far too surely, as where targets are whole numbers and are fitted exactly; for these a normal prediction
+    is tried with heavier tails too. What is minimised over the width c is
 
     .. math:: -\sum_b \log p_c(y_b) + \tfrac12 (\log c / s)^2, \quad s = \tfrac12,
 
-    so that a handful of rows changes little.
+    so that a handful of rows changes little. Tails are heavier only if that gains more than one.
     """
     y = inputs.array("y", y).astype(float).reshape(prediction.mean.shape)
     inputs.finite("y", y)
 
-    def loss(log_c: float) -> float:
-        nll = prediction.widened(math.exp(log_c)).scores(y)["nll"]
-        return len(y) * nll + 0.5 * (log_c / WIDTH_PRIOR) ** 2
+    def best(degrees: float) -> tuple[float, Spread]:
+        def loss(log_c: float) -> float:
+            nll = Spread(math.exp(log_c), degrees)(prediction).scores(y)["nll"]
+            return len(y) * nll + 0.5 * (log_c / WIDTH_PRIOR) ** 2
 
-    ends = tuple(math.log(end) for end in WIDTHS)
-    return math.exp(minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6}).x)
+        ends = tuple(math.log(end) for end in WIDTHS)
+        found = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6})
+        return float(found.fun) + math.isfinite(degrees), Spread(math.exp(found.x), degrees)
+
+    return min(best(degrees) for degrees in (TAILS if prediction.family is NORMAL else TAILS[:1]))[1]
 
 
 def temperature(prediction: ClassPrediction, y: Any) -> float:

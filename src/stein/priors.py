@@ -68,6 +68,31 @@ def fan_in(scale: float = 1.0) -> Prior:
     )
 
 
+def with_own_scale(prior: Prior) -> Prior:
+    r"""A prior whose scale s is part of the weights ``{"weights": w, "scale": s}`` and stays as it is.
+
+    .. math:: \log p_s(w) = \log p(w/s) - d \log s, \qquad \nabla \log p_s(w) = \nabla \log p(w/s)/s
+
+    One compiled program then trains members with different priors.
+    """
+
+    def log_prob(w: Weights) -> Array:
+        scale = w["scale"]
+        entries = sum(leaf.size for leaf in jax.tree.leaves(w["weights"]))
+        return prior.log_prob(_divided(w["weights"], scale)) - entries * jnp.log(scale)
+
+    def score(w: Weights) -> Weights:
+        scale = w["scale"]
+        gradient = _divided(prior.score(_divided(w["weights"], scale)), scale)
+        return {"weights": gradient, "scale": jnp.zeros_like(scale)}
+
+    def sample(key: Key, like: Weights) -> Weights:
+        drawn = prior.sample(key, like["weights"])
+        return {"weights": _divided(drawn, 1 / like["scale"]), "scale": like["scale"]}
+
+    return Prior(log_prob, score, sample)
+
+
 def laplace(scale: Any = 1.0) -> Prior:
     r"""Laplace prior :math:`p(w) = e^{-|w|/b}/2b`; score :math:`-\operatorname{sign}(w)/b`. Favours sparse weights."""
     _check_positive("scale", scale)
@@ -82,6 +107,10 @@ def laplace(scale: Any = 1.0) -> Prior:
         return _each(tree.draw_like(jax.random.laplace, key, like), scale, lambda a, b: b * a)
 
     return Prior(log_prob, score, sample)
+
+
+def _divided(w: Weights, scale: Array) -> Weights:
+    return jax.tree.map(lambda leaf: leaf / scale.astype(leaf.dtype), w)
 
 
 def _inputs(path: Any, leaf: Any) -> int:

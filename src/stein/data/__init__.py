@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from stein.data.arrays import Arrays, Standardiser, held_out, split, standardiser
+from stein.data.arrays import Arrays, Standardiser, Unskewing, held_out, split, standardiser
 from stein.data.corruptions import gaussian_blur
 from stein.data.files import load_arrays, load_inputs, load_pair
 from stein.data.toy import classification_2d, far_from_the_ring, regression_1d
@@ -14,6 +14,7 @@ __all__ = [
     "Arrays",
     "Batches",
     "Standardiser",
+    "Unskewing",
     "classification_2d",
     "far_from_the_ring",
     "gaussian_blur",

@@ -152,7 +152,10 @@ def table(numbers: dict[str, Any]) -> Any:
 def _is_same(now: data.Standardiser | None, then: data.Standardiser | None) -> bool:
     if now is None or then is None:
         return now is None and then is None
-    return all(a.shape == b.shape and np.allclose(a, b, rtol=1e-6) for a, b in zip(now, then, strict=True))
+    flat = [[now.mean, now.scale, *(now.unskewing or ())], [then.mean, then.scale, *(then.unskewing or ())]]
+    return len(flat[0]) == len(flat[1]) and all(
+        a.shape == b.shape and np.allclose(a, b, rtol=1e-6) for a, b in zip(*flat, strict=True)
+    )
 
 
 def _named_sets(finished: Exported, ood: Sequence[str], data_dir: Path | None) -> tuple[dict[str, np.ndarray], str]:

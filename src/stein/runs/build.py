@@ -88,12 +88,15 @@ def assemble(
     return parts(config, dataset.load(config, before, changed))
 
 
-def parts(config: Config, loaded: Loaded, network: Model | None = None, reuse: bool = False) -> Parts:
+def parts(
+    config: Config, loaded: Loaded, network: Model | None = None, reuse: bool = False, own_priors: bool = False
+) -> Parts:
     """The parts of a run whose data are at hand.
 
     Args:
         network: the model if ``model.name`` is ``"given"``.
         reuse: use the objects of an earlier call with equal settings and shapes, with all that was compiled for them.
+        own_priors: the scale of each member's prior is part of its weights (:func:`stein.priors.with_own_scale`).
     """
     config = resolved(config, loaded.kind, len(loaded.train.x))
     x, y, _ = loaded.train
@@ -105,8 +108,9 @@ def parts(config: Config, loaded: Loaded, network: Model | None = None, reuse: b
     scale = None if loaded.units is None or isinstance(config.likelihood.sigma, str) else float(loaded.units.scale[0])
     weights = loaded.weights
     model, likelihood, algorithm = make(
-        anonymous, loaded.kind, scale, x.shape[1:], loaded.answers, len(x), weights is not None, network, extra
-    )
+        anonymous, loaded.kind, scale, x.shape[1:], loaded.answers, len(x), weights is not None, network, extra,
+        own_priors,
+    )  # fmt: skip
     if weights is not None:
         y = np.column_stack([y, weights]).astype(x.dtype)
     algorithm.target.check(x, y)
@@ -128,14 +132,18 @@ def _objects(
     weighted: bool,
     network: Model | None,
     extra: measurements.Source | None,
+    own_priors: bool,
 ) -> tuple[Model, likelihoods.Likelihood, ensembles.Algorithm]:
     """Model, likelihood and algorithm; ``scale`` is that of the targets, if sigma is given in their units."""
     likelihood = make_likelihood(config, kind, scale)
     model = make_model(config, likelihood, shape, answers, network)
+    prior = PRIORS[config.prior.name](1.0 if own_priors else float(config.prior.scale))
+    if own_priors:
+        model, prior = _with_scale(model), priors.with_own_scale(prior)
     target = targets.posterior(
         model,
         likelihoods.weighted(likelihood) if weighted else likelihood,
-        PRIORS[config.prior.name](float(config.prior.scale)),
+        prior,
         rows,
         measurement=targets.Measurement(config.method.measurement, config.method.measurement_subset or None, extra),
         functional_prior=_functional_prior(config),
@@ -156,6 +164,16 @@ def _objects(
         **_rule_options(config),
     )
     return model, likelihood, algorithm
+
+
+def _with_scale(model: Model) -> Model:
+    """The model, with the scale of its prior beside its weights."""
+
+    def init(key: jax.Array) -> Any:
+        weights = model.init(key)
+        return {"weights": weights, "scale": jnp.ones((), jax.tree.leaves(weights)[0].dtype)}
+
+    return Model(init, lambda weights, x: model.apply(weights["weights"], x))
 
 
 _reused = functools.lru_cache(maxsize=8)(_objects)

@@ -1,13 +1,14 @@
 """The prior of a table's network, chosen on rows that are held out of the training rows.
 
-One prior for all tables underfits some, and on others it lets networks with a learned noise overfit without bound. A
-few members trained apart try each of a few priors. What they are too sure of on the held-out rows, the ensemble will be
-too sure of too, so they also say how much wider its predictions must be.
+One prior for all tables underfits some, and on others it lets networks with a learned noise overfit without bound. So a
+few members trained apart try each of a few priors, several times, with other rows held out each time. What they are too
+sure of on these rows, the ensemble will be too sure of too: they also say how its predictions must be calibrated.
 """
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+import jax.numpy as jnp
 import msgspec
 import numpy as np
 
@@ -23,21 +24,33 @@ from stein.types import Model
 FEW = 40
 """With fewer rows nothing is held out to choose the prior."""
 FRACTION = 0.15
+TIMES = 3
+MANY = 10_000
+"""With more rows they are held out once."""
 
 
 class Trial(NamedTuple):
     """What the members with the best prior predict for the held-out rows, in the units of the data, not calibrated.
 
-    ``x`` are these rows as the network takes them, ``width`` and ``temperature`` what calibrates the prediction
-    (:mod:`stein.calibration`); one of them is None or 1.
+    ``x`` are these rows as the network takes them; ``spread`` or ``temperature`` calibrates the prediction
+    (:mod:`stein.calibration`).
     """
 
     prior: float
     prediction: Prediction
     x: np.ndarray
     nll: float
-    width: float = 1.0
+    spread: calibration.Spread = calibration.UNCHANGED
     temperature: float | None = None
+
+
+class _HeldOut(NamedTuple):
+    """The held-out rows of one try: predictions by prior, None where a member died, inputs, and targets in the units of
+    the data."""
+
+    predictions: list[Prediction | None]
+    x: np.ndarray
+    y: np.ndarray
 
 
 def choose(
@@ -50,7 +63,7 @@ def choose(
     network: Model | None = None,
     hooks: Sequence[train.Hook] = (),
 ) -> Trial:
-    """Try every prior on the training part of ``read``, of which a ``fraction`` is held out; the best trial.
+    """Try every prior on the training part of ``read``, of which a ``fraction`` is held out each time; the best trial.
 
     Args:
         weights: of the training rows.
@@ -61,13 +74,17 @@ def choose(
     """
     rows = read.parts[0]
     classes = rows.y if read.kind == "categorical" else None
-    held = data.held_out(len(rows.x), fraction, [config.train.seed, tables.TEST], classes)
-    inner, outer = (data.Arrays(rows.x[part], rows.y[part], rows.labels) for part in (~held, held))
-    read = read._replace(parts=(inner, tables.nothing_like(rows), outer), facts={})
-    trials = (
-        _tried(_few_members(config, prior), read, None if weights is None else weights[~held], network, hooks)
-        for prior in priors
-    )
+    config, found = _for_trials(config, len(priors)), []
+    for time in range(TIMES if len(rows.x) <= MANY else 1):
+        held = data.held_out(len(rows.x), fraction, [config.train.seed, tables.TEST, time], classes)
+        inner, outer = (data.Arrays(rows.x[part], rows.y[part], rows.labels) for part in (~held, held))
+        part = read._replace(parts=(inner, tables.nothing_like(rows), outer), facts={})
+        found.append(_tried(config, part, priors, None if weights is None else weights[~held], network, hooks))
+    x, y = (np.concatenate([getattr(one, name) for one in found]) for name in ("x", "y"))
+    by_prior = zip(priors, zip(*(one.predictions for one in found), strict=True), strict=True)
+    trials = [_calibrated(prior, _together(parts), x, y) for prior, parts in by_prior if None not in parts]
+    if not trials:
+        raise RuntimeError("with every prior some members died; lower the learning rate, or scale the data")
     return min(trials, key=lambda trial: trial.nll)
 
 
@@ -93,14 +110,13 @@ def with_prior(config: Config, requests: list[int], show: bool) -> Config:
     return msgspec.structs.replace(config, prior=msgspec.structs.replace(config.prior, scale=prior))
 
 
-def _few_members(config: Config, prior: float) -> Config:
-    method = Method(
-        name="de", particles=min(defaults.TRIAL_MEMBERS, config.method.particles), start=config.method.start
-    )
+def _for_trials(config: Config, priors: int) -> Config:
+    """A few members for each prior, trained apart. Nothing but the prior holds their weights."""
+    members = min(defaults.TRIAL_MEMBERS, config.method.particles)
     return msgspec.structs.replace(
         config,
-        method=method,
-        prior=msgspec.structs.replace(config.prior, scale=prior),
+        method=Method(name="de", particles=priors * members, start="model"),
+        optimiser=msgspec.structs.replace(config.optimiser, weight_decay=0.0),
         train=msgspec.structs.replace(config.train, early_stop=0),
     )
 
@@ -108,23 +124,37 @@ def _few_members(config: Config, prior: float) -> Config:
 def _tried(
     config: Config,
     read: tables.Read,
+    priors: Sequence[float],
     weights: np.ndarray | None,
     network: Model | None,
     hooks: Sequence[train.Hook],
-) -> Trial:
+) -> _HeldOut:
     if int(config.train.batch_size) >= len(read.parts[0].x):  # fewer rows than the ensemble will have
         config = msgspec.structs.replace(config, train=msgspec.structs.replace(config.train, batch_size=0))
     loaded = dataset.prepared(config, read, weights=weights)
     held: Any = loaded.test
+    members = config.method.particles // len(priors)
     with precision(config):
-        made = build.parts(config, loaded, network, reuse=True)
+        made = build.parts(config, loaded, network, reuse=True, own_priors=True)
         state = build.begin(made.algorithm, config)
+        scales = np.repeat(priors, members).astype(config.train.precision)
+        state = state._replace(particles=state.particles | {"scale": jnp.asarray(scales)})
         state, _ = train.run(
             made.algorithm, state, made.batches, config.train.steps, chunk=config.train.log_every, hooks=hooks
         )
-        outputs = predict.in_chunks(made.model, state, held.x)
-    prediction: Any = build.in_units(loaded)(made.likelihood.predictive(outputs))
-    return _calibrated(float(config.prior.scale), prediction, held.x, loaded.raw_targets(held.y))
+        outputs = predict.in_chunks(made.model, state, held.x, all_members=True)
+    in_units = build.in_units(loaded)
+    of_priors = zip(np.split(outputs, len(priors)), np.split(np.asarray(state.alive), len(priors)), strict=True)
+    predictions = [in_units(made.likelihood.predictive(part)) if alive.all() else None for part, alive in of_priors]
+    return _HeldOut(predictions, held.x, loaded.raw_targets(held.y))
+
+
+def _together(predictions: Sequence[Any]) -> Any:
+    """One prediction for the points of all of them."""
+    if isinstance(predictions[0], ClassPrediction):
+        return ClassPrediction(np.concatenate([one.log_probabilities for one in predictions], axis=1))
+    means, sigmas = (np.concatenate([getattr(one, name) for one in predictions], axis=1) for name in ("means", "sigmas"))
+    return predictions[0]._replace(means=means, sigmas=sigmas)
 
 
 def _calibrated(prior: float, prediction: Any, x: np.ndarray, y: np.ndarray) -> Trial:
@@ -132,6 +162,5 @@ def _calibrated(prior: float, prediction: Any, x: np.ndarray, y: np.ndarray) -> 
         temperature = calibration.temperature(prediction, y)
         p = calibration.tempered(prediction, temperature)[np.arange(len(y)), y]
         return Trial(prior, prediction, x, -float(np.log(p).mean()), temperature=temperature)
-    width = 1.0 if prediction.family.counts else calibration.width(prediction, y)
-    calibrated = prediction if width == 1 else prediction.widened(width)
-    return Trial(prior, prediction, x, calibrated.scores(y)["nll"], width)
+    spread = calibration.UNCHANGED if prediction.family.counts else calibration.spread(prediction, y)
+    return Trial(prior, prediction, x, spread(prediction).scores(y)["nll"], spread)

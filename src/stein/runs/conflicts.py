@@ -71,6 +71,8 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
     if has_columns and data.test_file and not data.test_file.lower().endswith(TABLES):
         yield "data.test_file", f"must end in {_TABLES}, as data.file: its columns are found by name"
     yield from _roles(data, has_columns)
+    if data.unskew and data.standardise is False:
+        yield "data.unskew", "bends standardised inputs; must be false, or data.standardise true"
     if data.split_column and data.validation_fraction != "auto":
         yield "data.split_column", "says which rows are held out; data.validation_fraction must not be given too"
     if data.split and data.name not in UCI:

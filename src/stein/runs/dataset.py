@@ -8,7 +8,7 @@ import numpy as np
 
 from stein import data
 from stein.data import files
-from stein.runs import images, kinds, tables
+from stein.runs import images, kinds, record, tables
 from stein.runs.schema import IMAGES, Config
 from stein.tables import Recipe
 
@@ -107,7 +107,9 @@ def prepared(
     section = config.data
     flat_table = config.is_table and train.x.ndim == 2
     wanted = flat_table if section.standardise == "auto" else section.standardise
-    standardiser = _recorded(before, "standardiser") or data.standardiser(train.x, weights) if wanted else None
+    standardiser = None
+    if wanted:
+        standardiser = _recorded(before, "standardiser") or data.standardiser(train.x, weights, section.unskew)
     wanted = config.is_table if section.standardise_targets == "auto" else section.standardise_targets
     units = None
     if wanted and read.kind not in ("categorical", "poisson"):
@@ -124,9 +126,6 @@ def prepared(
             y = units(part.y.reshape(len(part.y), -1).astype(np.float64)).reshape(part.y.shape).astype(precision)
         return data.Arrays(x.astype(precision, copy=False), y, part.labels)
 
-    def scales(of: data.Standardiser | None) -> dict[str, Any] | None:
-        return of and {name: value.tolist() for name, value in of._asdict().items()}
-
     classes = 0
     if read.kind == "categorical":
         classes = len(train.labels) or int(train.y.max()) + 1
@@ -137,8 +136,8 @@ def prepared(
         "classes": list(train.labels),
         "split": {name: len(part.x) for name, part in zip(("train", "validation", "test"), read.parts, strict=True)}
         | read.facts.get("split", {}),
-        "standardiser": scales(standardiser),
-        "units": scales(units),
+        "standardiser": record.scales(standardiser),
+        "units": record.scales(units),
     }
     held_out = (ready(part) if len(part.x) else None for part in (test, validation))
     test_part, validation_part = held_out
@@ -226,8 +225,7 @@ def _units(y: np.ndarray, weights: np.ndarray | None, one_scale: bool) -> data.S
 
 
 def _recorded(before: Mapping[str, Any], name: str) -> data.Standardiser | None:
-    found = before.get(name)
-    return found and data.Standardiser(*(np.asarray(found[key], np.float64) for key in ("mean", "scale")))
+    return record.standardiser(before[name]) if before.get(name) else None
 
 
 # -- sets by name -------------------------------------------------------------------------------------------

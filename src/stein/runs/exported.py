@@ -18,18 +18,11 @@ from stein.runs.calibrated import Calibration, widened
 from stein.runs.environment import precision
 from stein.runs.folder import RunFolder
 from stein.runs.kinds import Kind
+from stein.runs.record import Scales, standardiser
 from stein.runs.schema import Config
 from stein.storage import checkpoint, documents, untrusted
 from stein.tables import Recipe, is_gap
 from stein.types import Model, Particles
-
-
-class _Scales(msgspec.Struct):
-    mean: list[float]
-    scale: list[float]
-
-    def standardiser(self) -> data.Standardiser:
-        return data.Standardiser(np.array(self.mean), np.array(self.scale))
 
 
 class _About(msgspec.Struct):
@@ -44,8 +37,8 @@ class _About(msgspec.Struct):
     target: str
     constant: float | list[float]
     labels: tuple[str, ...] = ()
-    standardiser: _Scales | None = None
-    units: _Scales | None = None
+    standardiser: Scales | None = None
+    units: Scales | None = None
     recipe: Recipe | None = None
     calibration: Calibration | None = None
 
@@ -80,8 +73,8 @@ class Exported:
             description |= _described_by_the_data(folder, written)
         about: _About = untrusted.convert(folder.ensemble, description, _About)
         self._about = about
-        self.standardiser = None if about.standardiser is None else about.standardiser.standardiser()
-        units = None if about.units is None else about.units.standardiser()
+        self.standardiser = None if about.standardiser is None else standardiser(about.standardiser)
+        units = None if about.units is None else standardiser(about.units)
         self.config: Config = resolved(written, about.kind, about.rows)
         self.likelihood: Likelihood = make_likelihood(
             self.config, about.kind, None if units is None else float(units.scale[0])

@@ -82,6 +82,7 @@ def _defaults(loaded: Loaded, data: Mapping[str, Any]) -> dict[str, Any]:
         "optimiser.learning_rate": setting.learning_rate,
         "optimiser.schedule": "cosine",
         "data.standardise": True,
+        "data.unskew": True,
         "data.standardise_targets": True,
         "likelihood.name": loaded.kind,
     }

@@ -6,12 +6,48 @@ Digests are of the numbers and names, not of the bytes of a file: a CSV that was
 import hashlib
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from stein import data
 from stein.data.arrays import Table
 
 MOST_COLUMNS = 1000  # tables with more columns have no digest per column
 MOST_NUMBERS = 2**24  # larger tables are not checked for reordered rows, which takes about a second here
+
+
+class _Unskewing(msgspec.Struct):
+    power: list[float]
+    mean: list[float]
+    scale: list[float]
+
+
+class Scales(msgspec.Struct):
+    """A :class:`stein.data.Standardiser` in JSON."""
+
+    mean: list[float]
+    scale: list[float]
+    unskewing: _Unskewing | None = None
+
+
+def scales(of: data.Standardiser | None) -> dict[str, Any] | None:
+    """A standardiser as it is written."""
+    if of is None:
+        return None
+    found: dict[str, Any] = {"mean": of.mean.tolist(), "scale": of.scale.tolist()}
+    if of.unskewing is not None:
+        found["unskewing"] = {name: values.tolist() for name, values in of.unskewing._asdict().items()}
+    return found
+
+
+def standardiser(written: Any) -> data.Standardiser:
+    """The standardiser that was written, as builtins or as :class:`Scales`."""
+    found = msgspec.convert(written, Scales, from_attributes=True)
+    bent = found.unskewing and data.Unskewing(*map(np.array, msgspec.structs.astuple(found.unskewing)))
+    numbers = (np.array(found.mean), np.array(found.scale), *(bent or ()))
+    if len({len(values) for values in numbers}) > 1:
+        raise ValueError("standardiser: its lists have different lengths; the file is damaged")
+    return data.Standardiser(numbers[0], numbers[1], bent)
 
 
 def facts(table: Table) -> dict[str, Any]:

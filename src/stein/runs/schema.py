@@ -76,6 +76,9 @@ class Data(Struct, frozen=True):
         Literal["auto"] | bool,
         about("shift and scale each input to mean 0 and standard deviation 1; auto: true for tables"),
     ] = "auto"
+    unskew: Annotated[
+        bool, about("also bend skewed inputs, each by its own power (Yeo-Johnson); needs standardised inputs")
+    ] = False
     standardise_targets: Annotated[
         Literal["auto"] | bool,
         about("the same for regression targets; metrics keep the original units; auto: true for tables"),

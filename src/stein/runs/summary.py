@@ -184,10 +184,10 @@ def _why(loaded: Loaded, row: int) -> str:
     notes = loaded.test_rows.notes[row] if loaded.test_rows else ""
     if notes or loaded.standardiser is None or loaded.recipe is None or loaded.test is None:
         return notes or "no single column stands out"
-    x = loaded.test.x[row].astype(float)
+    raw = loaded.standardiser.undo(loaded.test.x[row].astype(float))
+    x = (raw - loaded.standardiser.mean) / loaded.standardiser.scale
     far = [i for i in np.argsort(-np.abs(x), kind="stable").tolist() if abs(x[i]) > FAR][:2]
-    features, raw = loaded.recipe.features, loaded.standardiser.undo(x)
-    words = []
+    features, words = loaded.recipe.features, []
     for i in far:
         column, part = features[i]
         if part.startswith(("=", "is missing")):

@@ -18,7 +18,7 @@ from stein import calibration, data, defaults, evaluate, hooks, predict, train
 from stein.ensembles import State
 from stein.likelihoods import Likelihood
 from stein.predictions import ClassPrediction, Prediction
-from stein.runs import build, choosing, dataset, tables
+from stein.runs import build, choosing, dataset, record, tables
 from stein.runs.environment import precision
 from stein.runs.kinds import Kind
 from stein.runs.schema import Config, Data, Train
@@ -226,7 +226,7 @@ class SteinEnsemble(BaseEstimator):
         X = validate_data(self, X, dtype=np.float64, reset=False)
         scales = self._about["standardiser"]
         if scales is not None:
-            X = data.Standardiser(np.array(scales["mean"]), np.array(scales["scale"]))(X)
+            X = record.standardiser(scales)(X)
         return X.astype(self.config_.train.precision)
 
     def _of_prepared(self, x: np.ndarray) -> Prediction:
