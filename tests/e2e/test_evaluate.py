@@ -167,7 +167,11 @@ POINTS = schema.Data(name="classification-2d")
 @pytest.mark.parametrize(
     ("content", "given", "message"),
     [
-        (None, "mnits", "--ood mnits: neither a .csv, .parquet, .npy or .npz file nor one of far-from-the-ring"),
+        (
+            None,
+            "mnits",
+            "--ood mnits: neither a .csv, .parquet, .arrow, .feather, .npy or .npz file nor one of far-from-the-ring",
+        ),
         (None, "missing.npy", "missing.npy: no such file"),
         (b"no array", "bad.npy", "bad.npy: cannot be read"),
         (np.zeros((4, 3)), "three.npy", r"three.npy: rows of shape \(3,\); the run was trained on \(2,\)"),

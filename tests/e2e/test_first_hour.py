@@ -255,7 +255,7 @@ def test_an_old_run_goes_on_with_its_old_batches(tmp_path, capsys):
         (tmp_path / name).mkdir()
         documents.write_json(tmp_path / name / "env.json", environment())
         (tmp_path / name / "config.toml").write_text(configs.dump(part))
-        training._Training(part, RunFolder(tmp_path / name), old, [], False, print, stream=1).go_on()
+        training._Training(part, RunFolder(tmp_path / name), old, [], False, print, print, stream=1).go_on()
         as_of_old(tmp_path / name)
     assert stein("resume", tmp_path / "half", "--steps", 60) == 0  # once more below: the record travels on
     assert {

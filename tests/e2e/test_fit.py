@@ -102,7 +102,7 @@ def test_the_run_is_an_ordinary_run(fitted: tuple[Path, Said], tmp_path: Path) -
     metrics = json.loads((run / "metrics.json").read_text())
     assert found["rmse"] == pytest.approx(metrics["test_rmse"], rel=1e-9)
     config = configs.load_run(run / "config.toml")
-    assert (config.likelihood.name, config.likelihood.sigma) == ("gaussian", "learned")
+    assert (config.likelihood.name, config.likelihood.modulation) == ("heteroscedastic", 0.3)
     assert "auto" not in {config.train.batch_size, config.prior.scale, config.optimiser.schedule}
     assert config.data.validation_fraction == pytest.approx(0.1)
 

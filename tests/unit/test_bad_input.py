@@ -130,7 +130,7 @@ CASES = {
     "y has 2 targets a row, the model 1 outputs": lambda: run(REGRESSION, X, np.concatenate([Y, Y], axis=1)),
     "x has 90 rows, y has 80": lambda: run(REGRESSION, X, Y[:80]),
     "num_data = 90: the data has 80 rows": lambda: run(REGRESSION, X[:80], Y[:80]),
-    "a mean and log sigma need at least 2": lambda: run(
+    "the model has 1 outputs: a mean and log sigma per target need an even number": lambda: run(
         targets.posterior(NETWORK, likelihoods.gaussian(None), priors.normal(), 90), X, Y
     ),
     "size = 91: must be between 1 and the 90 rows": lambda: data.Batches(X, Y, 91, jax.random.key(0)),

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 from sklearn.base import clone
 
-from stein import train
+from stein import data, train
 from stein.sklearn import SteinClassifier, SteinRegressor, ensemble, settings
 
-FEW = {"method": "de", "n_particles": 3, "hidden": (8,), "steps": 200, "learning_rate": 0.03, "random_state": 0}
+USUAL = {"method": "de", "n_particles": 3, "hidden": (8,), "steps": 200, "learning_rate": 0.03, "random_state": 0}
+FEW = USUAL | {"calibration": None}  # one training instead of four, where calibration is not what is tested
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(120, 2)) * [1.0, 30.0] + [0.0, 500.0]
 Y = X[:, 0] + 0.1 * RANDOM.normal(size=120)
@@ -91,8 +92,9 @@ def test_rows_far_away_are_out_of_distribution(regressor, classifier):
 
 
 def test_units_do_not_matter():
-    """Inputs and targets in other units, in float64. Catches a scale that is not undone, or undone twice."""
-    precise = FEW | {"precision": "float64", "steps": 50}
+    """Inputs and targets in other units, in float64. Catches a scale that is not undone, or undone twice, also in the
+    width that is found on held-out rows."""
+    precise = USUAL | {"precision": "float64", "steps": 50}
     plain = SteinRegressor(**precise).fit(X, Y)
     scaled = SteinRegressor(**precise).fit(X * [1e3, 1e-3] + [7, 0], 1e4 * Y - 3e5)
     asked = X * [1e3, 1e-3] + [7, 0]
@@ -141,9 +143,11 @@ def test_counts():
 
 
 def test_noise_given_and_input_dependent():
-    """Catches a given noise in standardised units, and an input-dependent one that is the same everywhere."""
-    given = SteinRegressor(**FEW | {"noise": 2.5}).fit(X, 10 * Y)
-    np.testing.assert_allclose(given.uncertainty(X).aleatoric, 2.5, rtol=1e-6)
+    """Catches a given noise in standardised units, one that the usual calibration changes, and an input-dependent one
+    that is the same everywhere."""
+    for likelihood, spread in (("gaussian", 2.5), ("student-t", 2.5 * 2**0.5)):  # 4 degrees of freedom
+        given = SteinRegressor(**USUAL | {"noise": 2.5, "steps": 50, "likelihood": likelihood}).fit(X, 10 * Y)
+        np.testing.assert_allclose(given.uncertainty(X).aleatoric, spread, rtol=1e-6)
     y = X[:, 0] + np.where(X[:, 0] > 0, 2.0, 0.05) * RANDOM.normal(size=120)
     varying = SteinRegressor(**FEW | {"noise": "input-dependent", "steps": 600}).fit(X, y)
     noise = varying.uncertainty(X).aleatoric
@@ -228,7 +232,7 @@ def test_early_stopping_keeps_the_best_members():
     scores = found.history_["validation_nll"]
     assert len(scores) < 50
     assert min(scores) < scores[-1]
-    held = found._parts(120, found.config_.train.seed, None) == 1
+    held = data.held_out(120, 0.3, [found.config_.train.seed, ensemble.VALIDATION])
     assert held.sum() == 36
     assert found.prediction(X[held]).scores(noise[held])["nll"] == pytest.approx(min(scores), rel=1e-4)
 
@@ -299,7 +303,7 @@ MISTAKES = {
     "noise": ({"noise": -1.0}, r"likelihood.sigma \(from noise\): got -1.0"),
     "likelihood": ({"likelihood": "cauchy"}, r"likelihood = 'cauchy': must be 'gaussian', 'student-t' or 'poisson'"),
     "noise of counts": ({"likelihood": "poisson", "noise": 1.0}, r"noise = 1.0: the spread of counts follows"),
-    "calibration": ({"calibration": "platt"}, r"calibration = 'platt': must be None or 'conformal'"),
+    "calibration": ({"calibration": "platt"}, r"calibration = 'platt': must be 'auto', None, 'width' or 'conformal'"),
     "two networks": ({"model": (len, len)}, r"hidden: has no effect if model is given; leave it out"),
     "stochastic": ({"stochastic": True}, r"method.stochastic \(from stochastic\): de has no stochastic version"),
 }

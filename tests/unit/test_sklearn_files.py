@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import scipy.stats
 from flax import linen, nnx
+from sklearn.base import clone
 
 import stein
+from problems import relative_error, rounding
 from stein.sklearn import SteinClassifier, SteinRegressor, files
 from stein.sklearn.files import CALIBRATION
 from stein.storage.untrusted import CheckpointError
 from stein.types import Model
 
-FEW = {"method": "de", "n_particles": 2, "hidden": (8,), "steps": 100, "learning_rate": 0.03, "random_state": 0}
+USUAL = {"method": "de", "n_particles": 2, "hidden": (8,), "steps": 100, "learning_rate": 0.03, "random_state": 0}
+FEW = USUAL | {"calibration": None}
 RANDOM = np.random.default_rng(1)
 X = RANDOM.normal(size=(1200, 2))
 Y = X[:, 0] + RANDOM.standard_t(3, size=1200)
@@ -33,11 +36,12 @@ def allowed(k: int, calibrated: int) -> tuple[float, float]:
 @pytest.fixture(scope="module")
 def calibrated():
     """The noise is given, ten times too small: only the calibration can save the intervals."""
-    return SteinRegressor(**FEW, noise=0.1, calibration="conformal", calibration_fraction=0.25).fit(X[FIT], Y[FIT])
+    return SteinRegressor(**USUAL, noise=0.1, calibration="conformal", calibration_fraction=0.25).fit(X[FIT], Y[FIT])
 
 
 def test_conformal_intervals_cover_whatever_the_noise(calibrated):
-    """50 held-out rows for 90 %: k = 46. Catches calibration on training rows, or in standardised units."""
+    """50 held-out rows for 90 %: k = 46. Catches calibration on training rows, or in standardised units, and a given
+    noise that is made wider."""
     assert calibrated.conformal_.scores.shape == (50, 1)
     low, high = calibrated.predict_interval(X[NEW], 0.9)
     least, most = allowed(46, 50)
@@ -48,7 +52,8 @@ def test_conformal_intervals_cover_whatever_the_noise(calibrated):
 
 def test_conformal_sets_cover():
     """40 held-out rows for 80 %: k = 33; two classes, so that sets cover at least so often."""
-    found = SteinClassifier(**FEW, calibration="conformal").fit(X[FIT], LABELS[FIT])
+    found = SteinClassifier(**USUAL, calibration="conformal", calibration_fraction=0.2).fit(X[FIT], LABELS[FIT])
+    assert found.conformal_.scores.shape == (40, 1)
     sets = found.predict_set(X[NEW], 0.8)
     right = sets[np.arange(1000), np.searchsorted(found.classes_, LABELS[NEW])]
     assert right.sum() >= allowed(33, 40)[0]
@@ -58,7 +63,7 @@ def test_conformal_sets_cover():
 def test_temperature_calibrates_probabilities(tmp_path):
     """Overfitted on 60 rows. Catches a temperature that is not used, or is lost on disk with the labels."""
     sure = {"hidden": (30,), "prior": 3.0, "steps": 400, "calibration": "temperature", "calibration_fraction": 0.5}
-    found = SteinClassifier(**FEW | sure, class_weight={"no": 1.0, "yes": 2.0}).fit(X[:120], LABELS[:120])
+    found = SteinClassifier(**USUAL | sure, class_weight={"no": 1.0, "yes": 2.0}).fit(X[:120], LABELS[:120])
     assert found.temperature_ > 1.5
     plain, tempered = found.prediction(X[NEW]).probabilities, found.predict_proba(X[NEW])
     y = np.searchsorted(found.classes_, LABELS[NEW])
@@ -69,6 +74,30 @@ def test_temperature_calibrates_probabilities(tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X[NEW]), tempered)
     np.testing.assert_array_equal(again.predict(X[NEW]), found.predict(X[NEW]))
     assert again.get_params() == found.get_params()
+
+
+@pytest.fixture(scope="module")
+def sure():
+    """Overfitted on 60 rows, and then, as usual, calibrated."""
+    much = {"hidden": (30,), "steps": 400, "prior": 10.0, "calibration_fraction": 0.5}
+    return SteinRegressor(**USUAL | much).fit(X[:60], Y[:60])
+
+
+def test_the_usual_calibration_finds_the_width(sure):
+    """Catches a width that is not used, used twice, or found on rows of the training."""
+    assert sure.width_ > 2
+    wide = sure.prediction(X[NEW])
+    plain = wide.widened(1 / sure.width_)
+    own = clone(sure).set_params(calibration=None).fit(X[:60], Y[:60])
+    assert own.width_ == 1
+    np.testing.assert_allclose(plain.std, own.prediction(X[NEW]).std, rtol=1e-5)
+    assert wide.scores(Y[NEW])["nll"] < plain.scores(Y[NEW])["nll"] - 1
+
+
+def test_a_width_that_is_asked_for_changes_also_a_given_noise():
+    """Ten times too small. Catches a calibration that is asked for and left out."""
+    found = SteinRegressor(**USUAL, noise=0.1, prior=1.0, calibration="width").fit(X[FIT], Y[FIT])
+    assert found.uncertainty(X).aleatoric.mean() > 0.5
 
 
 # -- files ---------------------------------------------------------------------------------------------------
@@ -89,9 +118,17 @@ def test_a_loaded_estimator_is_the_same(calibrated, saved):
     assert again.history_ == calibrated.history_
     assert again.get_params() == calibrated.get_params()
     assert again.n_features_in_ == 2
-    np.testing.assert_allclose(stein.load(saved).predict(X).mean[:, 0], again.predict(X), rtol=1e-6)
+    # The same sums in other chunks: 3 terms for a hidden unit, 9 for the output.
+    assert relative_error(stein.load(saved).predict(X).mean[:, 0], again.predict(X)) < rounding(3 * 9, "float32")
     names = {path.name for path in saved.iterdir()}
     assert names == {"config.toml", "ensemble.safetensors", "metrics.json", CALIBRATION}
+
+
+def test_the_width_is_kept(sure, tmp_path):
+    """Catches an estimator that is sure again when it comes back."""
+    sure.save(tmp_path / "sure")
+    again = SteinRegressor.load(tmp_path / "sure")
+    np.testing.assert_array_equal(again.predict(X, return_std=True), sure.predict(X, return_std=True))
 
 
 def test_what_cannot_be_loaded_or_saved(calibrated, saved, tmp_path):
@@ -168,7 +205,7 @@ NETWORKS = {
     "pair": (draw, apply),
     "model": Model(draw, apply),
 }
-OWN = {name: value for name, value in FEW.items() if name != "hidden"}
+OWN = {name: value for name, value in FEW.items() if name != "hidden"} | {"steps": 300}
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -23,7 +23,7 @@ GRID = "[search.keys]\noptimiser.learning_rate = [0.1, 0.01]\n"
 def test_early_stopping_and_the_best_checkpoint_go_by_validation(text, metric, tmp_path):
     """Catches them go by the test rows. Without choices there is no such part, and nothing goes by the other."""
     chosen = configs.parse(f'data.name = "regression-1d"\n{text}')
-    run = training._Training(chosen, RunFolder(tmp_path), assemble(chosen), [], False, print)
+    run = training._Training(chosen, RunFolder(tmp_path), assemble(chosen), [], False, print, print)
     assert run._metric == metric
 
 

@@ -104,7 +104,8 @@ class SteinEnsemble(BaseEstimator):
                 self._keep(config, loaded, stop.state, {"step": [int(stop.state.step)]})
                 return
             config = _replaced(config, "prior", scale=trial.prior)
-            self.width_, self.temperature_ = trial.width, trial.temperature
+            keeps_noise = settings.is_number(config.likelihood.sigma) and chosen != "width"  # as it was given
+            self.width_, self.temperature_ = 1.0 if keeps_noise else trial.width, trial.temperature
         with precision(config):
             made = build.parts(config, loaded, network, reuse=True)
             state = build.begin(made.algorithm, config, self.members_ if continued else None)

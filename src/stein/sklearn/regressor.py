@@ -10,6 +10,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import validate_data
 
 from stein.predictions import RegressionPrediction
+from stein.sklearn import settings
 from stein.sklearn.ensemble import SteinEnsemble, Uncertainty, checked_weights, name_of
 
 
@@ -39,7 +40,8 @@ class SteinRegressor(RegressorMixin, SteinEnsemble):
         likelihood: ``"gaussian"``, ``"student-t"`` for data with outliers, or ``"poisson"`` for counts.
         calibration: ``"width"`` holds out ``calibration_fraction`` of the rows, finds on them by how much predictions
             must be wider (or narrower), and trains again on all rows. ``"conformal"`` holds them out for good:
-            :meth:`predict_interval` then has a coverage guarantee. ``"auto"``: ``"width"``, for counts ``None``.
+            :meth:`predict_interval` then has a coverage guarantee. ``"auto"``: ``"width"``; ``None`` for counts and
+            for a noise that is given, which only ``"width"`` changes.
         stochastic, repulsion, extra_points: further settings of the method, as in the section ``method`` of a config.
         precision: ``"float32"`` or ``"float64"``.
         random_state: ``None``, a number or a ``RandomState``; with a number the same data give the same estimator.
@@ -173,7 +175,7 @@ class SteinRegressor(RegressorMixin, SteinEnsemble):
 
     def _kind_of_calibration(self) -> str | None:
         if self.calibration == "auto":
-            return None if self.likelihood == "poisson" else "width"
+            return None if self.likelihood == "poisson" or settings.is_number(self.noise) else "width"
         return self.calibration
 
     def _numbers(self, X: Any) -> RegressionPrediction:

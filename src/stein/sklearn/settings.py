@@ -55,7 +55,7 @@ def config(name: str, given: Mapping[str, Any], rows: int, inputs: int, seed: in
     }
     chosen = {key: meant[key] if key in meant and _is(value, "auto") else value for key, value in given.items()}
     size: Any = rows if chosen["batch_size"] is None else chosen["batch_size"]
-    chosen["batch_size"] = 0 if _is_number(size) and size >= rows else size
+    chosen["batch_size"] = 0 if is_number(size) and size >= rows else size
     if given["model"] is not None and not _is(given["hidden"], "auto"):
         raise ValueError("hidden: has no effect if model is given; leave it out")
     document: dict[str, dict[str, Any]] = {
@@ -75,7 +75,7 @@ def config(name: str, given: Mapping[str, Any], rows: int, inputs: int, seed: in
     if _is(chosen["noise"], "input-dependent") and chosen["likelihood"] in ("gaussian", "student-t"):
         document["likelihood"]["modulation"] = auto.modulation
     steps = document["train"]["steps"]
-    every = chunk(steps) if _is_number(steps) and steps >= 1 else 1
+    every = chunk(steps) if is_number(steps) and steps >= 1 else 1
     document["train"]["log_every"] = document.setdefault("checkpoints", {})["every"] = every
     if given["early_stopping"]:
         document["train"]["early_stop"] = PATIENCE
@@ -99,14 +99,15 @@ def _likelihood(likelihood: Any, given: Any, noise: Any, y: np.ndarray) -> dict[
         return {"rate": 2.0 ** round(math.log2(mean))}  # a round number: nearly equal data share what is compiled
     if _is(noise, "input-dependent") and likelihood == "gaussian":
         return {"name": "heteroscedastic"}
-    return {"sigma": float(noise) if _is_number(noise) else noise}
+    return {"sigma": float(noise) if is_number(noise) else noise}
 
 
 def _is(value: Any, word: str) -> bool:
     return isinstance(value, str) and value == word
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a parameter is a number, of Python or NumPy, and not a word or a truth value."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
