@@ -27,8 +27,8 @@ TEMPERATURES = (0.02, 50.0)
 
 WIDTHS = (0.2, 20.0)
 WIDTH_PRIOR = 0.5
-TAILS = (math.inf, 10.0, 4.0)
-"""Degrees of freedom that :func:`spread` tries; infinite is the normal distribution."""
+TAILS = (None, 10.0, 4.0)
+"""Degrees of freedom that :func:`spread` tries; None is the normal distribution."""
 
 
 class Conformal(NamedTuple):
@@ -98,11 +98,11 @@ class Spread(NamedTuple):
     """
 
     width: float = 1.0
-    degrees: float = math.inf
+    degrees: float | None = None
 
     def __call__(self, prediction: RegressionPrediction) -> RegressionPrediction:
         """The calibrated prediction. ``degrees`` are those of Student's t distribution around each member's mean."""
-        if math.isfinite(self.degrees):
+        if self.degrees is not None:
             prediction = prediction._replace(family=predictions.student_t(self.degrees))
         return prediction if self.width == 1 else prediction.widened(self.width)
 
@@ -113,9 +113,9 @@ UNCHANGED = Spread()
 def spread(prediction: RegressionPrediction, y: Any) -> Spread:
     r"""The spread at which a prediction has the least nll on held-out rows.
 
-    A width above 1 means that the ensemble was too sure, as networks with a learned noise are on few rows. Some rows may
-    be predicted far too surely, as where targets are whole numbers and are fitted exactly; for these a normal prediction
-    is tried with heavier tails too. What is minimised over the width c is
+    A width above 1 means that the ensemble was too sure, as networks with a learned noise are on few rows. Some rows
+    may be predicted far too surely, as where targets are whole numbers and are fitted exactly: so a normal prediction
+    is also tried with heavier tails. What is minimised over the width c is
 
     .. math:: -\sum_b \log p_c(y_b) + \tfrac12 (\log c / s)^2, \quad s = \tfrac12,
 
@@ -124,16 +124,17 @@ def spread(prediction: RegressionPrediction, y: Any) -> Spread:
     y = inputs.array("y", y).astype(float).reshape(prediction.mean.shape)
     inputs.finite("y", y)
 
-    def best(degrees: float) -> tuple[float, Spread]:
+    def best(degrees: float | None) -> tuple[float, Spread]:
         def loss(log_c: float) -> float:
             nll = Spread(math.exp(log_c), degrees)(prediction).scores(y)["nll"]
             return len(y) * nll + 0.5 * (log_c / WIDTH_PRIOR) ** 2
 
         ends = tuple(math.log(end) for end in WIDTHS)
         found = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6})
-        return float(found.fun) + math.isfinite(degrees), Spread(math.exp(found.x), degrees)
+        return float(found.fun) + (degrees is not None), Spread(math.exp(found.x), degrees)
 
-    return min(best(degrees) for degrees in (TAILS if prediction.family is NORMAL else TAILS[:1]))[1]
+    tails = TAILS if prediction.family is NORMAL else TAILS[:1]
+    return min((best(degrees) for degrees in tails), key=lambda one: one[0])[1]
 
 
 def temperature(prediction: ClassPrediction, y: Any) -> float:

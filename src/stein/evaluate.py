@@ -251,15 +251,15 @@ def regression(means: Members, sigmas: Members, y: Targets, family: Family = NOR
     """RMSE, negative log-likelihoods, CRPS and interval coverage of the mixture (``coverage_90`` should be 0.9).
 
     Args:
-        family: of the members' distributions. The CRPS is of normal ones only.
+        family: of the members' distributions.
     """
     levels = _levels(means, sigmas, y, family)
-    found = RegressionPrediction(means, sigmas, family).scores(y)
-    if family is NORMAL:
-        found["crps"] = metrics.regression.crps(means, sigmas, y)
-    return found | {
-        f"coverage_{round(100 * wanted)}": metrics.regression.coverage(levels, wanted) for wanted in INTERVALS
-    }
+    prediction = RegressionPrediction(means, sigmas, family)
+    return (
+        prediction.scores(y)
+        | {"crps": prediction.crps(y)}
+        | {f"coverage_{round(100 * wanted)}": metrics.regression.coverage(levels, wanted) for wanted in INTERVALS}
+    )
 
 
 @shaped

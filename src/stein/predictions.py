@@ -134,6 +134,20 @@ class RegressionPrediction(NamedTuple):
             raise ValueError(f"coverage = {coverage}: must be between 0 and 1")
         return self.quantile(0.5 - coverage / 2), self.quantile(0.5 + coverage / 2)
 
+    def crps(self, y: Any) -> float:
+        r"""Continuous ranked probability score, averaged over points and targets, from 200 quantiles.
+
+        .. math:: 2 \int_0^1 (1\{y < q_\tau\} - \tau)(q_\tau - y) \, d\tau
+
+        For any family; exact for normal ones, and faster: :func:`stein.metrics.regression.crps`.
+        """
+        y = np.asarray(y, float).reshape(self.means.shape[1:])
+        if self.family is NORMAL:
+            return regression.crps(self.means, self.sigmas, y)
+        levels = (np.arange(200) + 0.5) / 200
+        quantiles = ((level, self.quantile(level)) for level in levels)
+        return float(np.mean([2 * ((y < q) - level) * (q - y) for level, q in quantiles]))
+
     def sample(self, number: int, seed: int = 0) -> Float[np.ndarray, "number b k"]:
         """Draws of the targets. All targets of one draw come from the same member, so they are consistent."""
         random = np.random.default_rng(seed)

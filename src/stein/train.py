@@ -13,7 +13,7 @@ import numpy as np
 from stein import inputs
 from stein.batches import Batches
 from stein.ensembles import Algorithm, Info, State
-from stein.types import Batch
+from stein.types import Batch, Key
 
 
 class ParticlesDiedError(RuntimeError):
@@ -44,6 +44,20 @@ class Moment(NamedTuple):
 Hook = Callable[[Moment], Mapping[str, Any] | bool | None]
 """Called between chunks, in order. Numbers that a hook returns are in the ``metrics`` of the hooks after it, so hooks
 that measure come before hooks that report. ``True`` ends the run. :mod:`stein.hooks` has the usual ones."""
+
+
+def begin(algorithm: Algorithm, key: Key, num_particles: int, weights: Any = None) -> State:
+    """The first state, compiled: ``algorithm.init`` of the same arguments, to rounding.
+
+    Random numbers for every leaf take ten seconds to compile with all optimisations, and are needed once: so they are
+    compiled without.
+    """
+    return _begun(algorithm.init, key, num_particles, weights)
+
+
+@partial(jax.jit, static_argnums=(0, 2), compiler_options={"xla_backend_optimization_level": 0})
+def _begun(init: Callable[..., State], key: Key, num_particles: int, weights: Any) -> State:
+    return init(key, num_particles, weights)
 
 
 def run(

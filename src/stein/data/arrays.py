@@ -7,7 +7,6 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import boxcox1p, inv_boxcox1p
 
-
 MOST_ROWS = 10_000
 """Rows from which the power of a column is found."""
 

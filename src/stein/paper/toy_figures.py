@@ -42,7 +42,7 @@ def run_cell(
 
     def trained(method: str, options: Mapping[str, Any], weights: Particles | None = None) -> Particles:
         algorithm = build(method, task.target(**variant.target), **options)
-        state = jax.jit(lambda key, weights: algorithm.init(key, n, weights))(key_start, weights)
+        state = train.begin(algorithm, key_start, n, weights)
         state, _ = train.run(algorithm, state, batches, steps, chunk=min(steps, chunk), hooks=hooks)
         return predict.living(state.particles, state.alive)
 

@@ -131,9 +131,14 @@ def _ours(row: str, train: Any, test: Any, seed: int) -> dict[str, Any]:
     return _scores(SteinRegressor(method=row, random_state=seed).fit(train.x, train.y), test)
 
 
-def _scores(model: Any, test: Any) -> dict[str, float]:
+def _scores(model: Any, test: Any) -> dict[str, Any]:
     prediction = model.prediction(test.x)
-    return evaluate.regression(prediction.means, prediction.sigmas, test.y[:, None])
+    numbers = evaluate.regression(prediction.means, prediction.sigmas, test.y[:, None], prediction.family)
+    return numbers | {
+        "prior": model.config_.prior.scale,
+        "width": model.spread_.width,
+        "degrees": model.spread_.degrees,
+    }
 
 
 def _of_peer(row: str, train: Any, test: Any, seed: int) -> dict[str, float]:

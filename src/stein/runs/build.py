@@ -24,6 +24,7 @@ from stein import (
     rules,
     schedules,
     targets,
+    train,
     tree,
 )
 from stein.predictions import ClassPrediction, Prediction
@@ -181,12 +182,7 @@ _reused = functools.lru_cache(maxsize=8)(_objects)
 
 def begin(algorithm: ensembles.Algorithm, config: Config, weights: Any = None) -> ensembles.State:
     """The first state of a resolved config's run, or one that goes on from given weights."""
-    return _begun(algorithm.init, jax.random.key(config.train.seed), config.method.particles, weights)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _begun(init: Callable, key: jax.Array, n: int, weights: Any) -> ensembles.State:
-    return init(key, n, weights)
+    return train.begin(algorithm, jax.random.key(config.train.seed), config.method.particles, weights)
 
 
 def batch_key(seed: int, stream: int = STREAM) -> jax.Array:

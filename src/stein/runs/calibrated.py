@@ -15,14 +15,16 @@ MOST_ROWS = 5000  # more add nothing to a threshold, and an export has a header 
 class Calibration(msgspec.Struct, frozen=True):
     """Sorted conformal scores of validation rows, one list per target, and the threshold of unusual rows.
 
-    ``rows`` is the number of validation rows that were used; no data are kept. ``width`` is what the standard
-    deviations of predicted numbers are multiplied by; scores and threshold are of predictions of this width.
+    ``rows`` is the number of validation rows that were used; no data are kept. ``width`` and ``degrees`` are the
+    calibrated spread of predicted numbers (:class:`stein.calibration.Spread`); scores and threshold are of predictions
+    with this spread.
     """
 
     rows: int
     scores: list[list[float]]
     unusual: float
     width: float = 1.0
+    degrees: float | None = None
 
     @property
     def conformal(self) -> calibration.Conformal:
@@ -31,20 +33,20 @@ class Calibration(msgspec.Struct, frozen=True):
 
 def calibrate(prediction: Prediction, y: np.ndarray, units: Standardiser | None) -> Calibration:
     """The calibration from predictions for validation rows and their targets ``y``, both in the units of the data."""
-    width = 1.0
+    spread = calibration.UNCHANGED
     if not isinstance(prediction, ClassPrediction) and not prediction.family.counts:
-        width = calibration.width(prediction, y)
-        prediction = prediction.widened(width)
+        spread = calibration.spread(prediction, y)
+        prediction = spread(prediction)
     conformal = calibration.conformal(prediction, y)
     threshold = float(np.quantile(epistemic_score(prediction, units), UNUSUAL, method="higher"))
-    return Calibration(len(y), conformal.scores.T.tolist(), threshold, width)
+    return Calibration(len(y), conformal.scores.T.tolist(), threshold, *spread)
 
 
-def widened(prediction: Prediction, found: Calibration | None) -> Prediction:
-    """A prediction with its calibrated width."""
-    if found is None or found.width == 1 or isinstance(prediction, ClassPrediction):
+def with_spread(prediction: Prediction, found: Calibration | None) -> Prediction:
+    """A prediction with its calibrated spread."""
+    if found is None or isinstance(prediction, ClassPrediction):
         return prediction
-    return prediction.widened(found.width)
+    return calibration.Spread(found.width, found.degrees)(prediction)
 
 
 def chosen_rows(rows: int, seed: int) -> np.ndarray:

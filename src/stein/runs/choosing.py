@@ -24,7 +24,7 @@ from stein.types import Model
 FEW = 40
 """With fewer rows nothing is held out to choose the prior."""
 FRACTION = 0.15
-TIMES = 3
+TIMES = 2
 MANY = 10_000
 """With more rows they are held out once."""
 
@@ -82,7 +82,7 @@ def choose(
         found.append(_tried(config, part, priors, None if weights is None else weights[~held], network, hooks))
     x, y = (np.concatenate([getattr(one, name) for one in found]) for name in ("x", "y"))
     by_prior = zip(priors, zip(*(one.predictions for one in found), strict=True), strict=True)
-    trials = [_calibrated(prior, _together(parts), x, y) for prior, parts in by_prior if None not in parts]
+    trials = [_calibrated(prior, _together(parts), x, y) for prior, parts in by_prior if all(parts)]
     if not trials:
         raise RuntimeError("with every prior some members died; lower the learning rate, or scale the data")
     return min(trials, key=lambda trial: trial.nll)
@@ -104,7 +104,7 @@ def with_prior(config: Config, requests: list[int], show: bool) -> Config:
         with progress(show) as bar:
             hooks = [bar, lambda moment: bool(requests)]
             meant = build.resolved(config, read.kind, len(read.parts[0].x))
-            prior = choose(meant, read, defaults.PRIORS[kind], FRACTION, hooks=hooks).prior
+            prior = choose(meant, read, defaults.PRIORS, FRACTION, hooks=hooks).prior
     if requests:
         raise StoppedError("stopped before training began; the same command begins again", requests[0])
     return msgspec.structs.replace(config, prior=msgspec.structs.replace(config.prior, scale=prior))
@@ -153,8 +153,8 @@ def _together(predictions: Sequence[Any]) -> Any:
     """One prediction for the points of all of them."""
     if isinstance(predictions[0], ClassPrediction):
         return ClassPrediction(np.concatenate([one.log_probabilities for one in predictions], axis=1))
-    means, sigmas = (np.concatenate([getattr(one, name) for one in predictions], axis=1) for name in ("means", "sigmas"))
-    return predictions[0]._replace(means=means, sigmas=sigmas)
+    both = {name: np.concatenate([getattr(one, name) for one in predictions], axis=1) for name in ("means", "sigmas")}
+    return predictions[0]._replace(**both)
 
 
 def _calibrated(prior: float, prediction: Any, x: np.ndarray, y: np.ndarray) -> Trial:

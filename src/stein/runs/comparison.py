@@ -60,7 +60,7 @@ def deep_ensemble(config: Config, loaded: Loaded, y: np.ndarray, requests: list[
     )
     name = f"deep ensemble, {section.particles} members trained apart"
     made = parts(rival, loaded)
-    state = jax.jit(lambda key: made.algorithm.init(key, section.particles))(jax.random.key(config.train.seed))
+    state = train.begin(made.algorithm, jax.random.key(config.train.seed), section.particles)
     with hooks.progress(show) as bar:
         called: list[train.Hook] = [hooks.members(), bar, lambda moment: bool(requests)]
         try:

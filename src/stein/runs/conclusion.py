@@ -10,7 +10,7 @@ from stein.ensembles import State
 from stein.predictions import ClassPrediction, Prediction
 from stein.runs import comparison, summary
 from stein.runs.build import Parts, in_units
-from stein.runs.calibrated import Calibration, calibrate, chosen_rows, widened
+from stein.runs.calibrated import Calibration, calibrate, chosen_rows, with_spread
 from stein.runs.folder import RunFolder
 from stein.runs.schema import Config
 from stein.runs.signals import StoppedError
@@ -49,7 +49,7 @@ def conclude(
     chosen = chosen_rows(len(loaded.validation.x), seed)
     held_out = loaded.raw_targets(loaded.validation.y)[chosen]
     calibration = calibrate(predicted(loaded.validation.x[chosen]), held_out, loaded.units)
-    prediction, y = widened(predicted(loaded.test.x), calibration), loaded.raw_targets(loaded.test.y)
+    prediction, y = with_spread(predicted(loaded.test.x), calibration), loaded.raw_targets(loaded.test.y)
     members = int(np.asarray(state.alive).sum())
     scores = [comparison.score(f"this ensemble, {config.method.name}, {members} members", prediction, y)]
     if config.method.name != "de":

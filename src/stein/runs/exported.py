@@ -14,7 +14,7 @@ from stein.likelihoods import Likelihood
 from stein.predictions import ClassPrediction, Prediction
 from stein.runs import configs, dataset, tables
 from stein.runs.build import make_likelihood, make_model, resolved
-from stein.runs.calibrated import Calibration, widened
+from stein.runs.calibrated import Calibration, with_spread
 from stein.runs.environment import precision
 from stein.runs.folder import RunFolder
 from stein.runs.kinds import Kind
@@ -61,7 +61,7 @@ class Exported:
         standardiser, units: scales of the inputs and of the targets; ``None`` if they are not standardised.
         constant: the constant prediction to beat: the most frequent class, or the mean of the training targets.
         recipe: how the columns of a table become inputs; ``None`` if the columns have no names of their own.
-        calibration: width, conformal scores, and the threshold of unusual rows; ``None`` without a summary.
+        calibration: spread, conformal scores, and the threshold of unusual rows; ``None`` without a summary.
     """
 
     def __init__(self, folder: RunFolder, model: Model | None = None):
@@ -108,7 +108,7 @@ class Exported:
         if isinstance(prediction, ClassPrediction):
             return prediction._replace(labels=self.labels)
         prediction = prediction if self.units is None else prediction.in_units(self.units.scale, self.units.mean)
-        return widened(prediction, self.calibration)
+        return with_spread(prediction, self.calibration)
 
     def inputs(self, x: Any) -> np.ndarray:
         """Inputs as the network takes them: columns in order, standardised as in training."""

@@ -43,7 +43,9 @@ def scales(of: data.Standardiser | None) -> dict[str, Any] | None:
 def standardiser(written: Any) -> data.Standardiser:
     """The standardiser that was written, as builtins or as :class:`Scales`."""
     found = msgspec.convert(written, Scales, from_attributes=True)
-    bent = found.unskewing and data.Unskewing(*map(np.array, msgspec.structs.astuple(found.unskewing)))
+    bent = None
+    if found.unskewing is not None:
+        bent = data.Unskewing(*map(np.array, msgspec.structs.astuple(found.unskewing)))
     numbers = (np.array(found.mean), np.array(found.scale), *(bent or ()))
     if len({len(values) for values in numbers}) > 1:
         raise ValueError("standardiser: its lists have different lengths; the file is damaged")

@@ -120,11 +120,10 @@ class _Training:
 
     def _where_it_was(self) -> tuple[State, list[dict[str, Any]]]:
         key, n = jax.random.key(self.config.train.seed), self.config.method.particles
-        first = jax.jit(lambda key: self.parts.algorithm.init(key, n))
-        like = jax.eval_shape(first, key)
+        like = jax.eval_shape(lambda key: self.parts.algorithm.init(key, n), key)
         found = checkpoint.newest(self.folder.checkpoints, like, self.warn)
         if found is None:
-            state, length = first(key), 0
+            state, length = train.begin(self.parts.algorithm, key, n), 0
         else:
             state, saved, path = found
             try:

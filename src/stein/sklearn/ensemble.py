@@ -91,7 +91,7 @@ class SteinEnsemble(BaseEstimator):
         weights = None if weights is None else weights[rows[0]]
         loaded, network = dataset.prepared(config, read, before, weights), adapted(self.model, X.shape[1])
         if not continued:
-            self.width_: float = 1.0
+            self.spread_: calibration.Spread = calibration.UNCHANGED
             self.temperature_: float | None = None
         trial = None
         if chosen is not None and not continued and len(rows[0]) >= choosing.FEW:
@@ -104,8 +104,9 @@ class SteinEnsemble(BaseEstimator):
                 self._keep(config, loaded, stop.state, {"step": [int(stop.state.step)]})
                 return
             config = _replaced(config, "prior", scale=trial.prior)
-            keeps_noise = settings.is_number(config.likelihood.sigma) and chosen != "width"  # as it was given
-            self.width_, self.temperature_ = 1.0 if keeps_noise else trial.width, trial.temperature
+            keeps_noise = settings.is_number(config.likelihood.sigma) and chosen != "spread"  # as it was given
+            self.spread_ = calibration.UNCHANGED if keeps_noise else trial.spread
+            self.temperature_ = trial.temperature
         with precision(config):
             made = build.parts(config, loaded, network, reuse=True)
             state = build.begin(made.algorithm, config, self.members_ if continued else None)
@@ -116,8 +117,7 @@ class SteinEnsemble(BaseEstimator):
         self, config: Config, read: tables.Read, weights: np.ndarray | None, network: Model | None
     ) -> choosing.Trial:
         """The prior, unless it is given, and what calibrates the predictions."""
-        of_kind = defaults.PRIORS["classes" if read.kind == "categorical" else "regression"]
-        priors = of_kind if isinstance(self.prior, str) else (float(config.prior.scale),)
+        priors = defaults.PRIORS if isinstance(self.prior, str) else (float(config.prior.scale),)
         with hooks.progress(bool(self.verbose)) as bar:
             return choosing.choose(
                 config, read, priors, self.calibration_fraction, weights=weights, network=network, hooks=[bar]
@@ -145,8 +145,8 @@ class SteinEnsemble(BaseEstimator):
             self.conformal_ = calibration.conformal(self._of_prepared(held.x), loaded.raw_targets(held.y))
         if held is None and trial is not None:
             prediction, x = trial.prediction, trial.x
-            if not isinstance(prediction, ClassPrediction) and self.width_ != 1:
-                prediction = prediction.widened(self.width_)
+            if not isinstance(prediction, ClassPrediction):
+                prediction = self.spread_(prediction)
         else:
             x = next(part for part in (held, loaded.validation, loaded.train) if part is not None).x
             x = x[:MOST_REFERENCE_ROWS]
@@ -217,7 +217,7 @@ class SteinEnsemble(BaseEstimator):
     def prediction(self, X: Any) -> Prediction:
         """The ensemble's prediction with all that it can be asked: :mod:`stein.predictions`.
 
-        It has the calibrated width, but neither conformal intervals nor a temperature.
+        It has the calibrated spread, but neither conformal intervals nor a temperature.
         """
         return self._of_prepared(self._prepared(X))
 
@@ -242,7 +242,7 @@ class SteinEnsemble(BaseEstimator):
         prediction = likelihood.predictive(outputs)
         if isinstance(prediction, ClassPrediction):
             return prediction._replace(labels=tuple(about["labels"]))
-        prediction = prediction if self.width_ == 1 else prediction.widened(self.width_)
+        prediction = self.spread_(prediction)
         return prediction if units is None else prediction.in_units(units["scale"], units["mean"])
 
     def ood_score(self, X: Any) -> Rows:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from stein import __version__
-from stein.calibration import Conformal
+from stein.calibration import Conformal, Spread
 from stein.runs import configs
 from stein.runs.exported import Exported
 from stein.runs.folder import RunFolder
@@ -30,7 +30,7 @@ class _Facts(msgspec.Struct):
     classes_type: str = ""
     flat: bool = True
     temperature: float | None = None
-    width: float = 1.0
+    spread: tuple[float, float | None] = (1.0, None)
     calibrated: tuple[int, int] | None = None
 
 
@@ -52,7 +52,7 @@ def save(estimator: Any, path: Path) -> None:
         "" if classes is None else classes.dtype.str,
         getattr(estimator, "_flat", True),
         estimator.temperature_,
-        estimator.width_,
+        tuple(estimator.spread_),
         None if conformal is None else conformal.scores.shape,
     )
     about = {
@@ -93,7 +93,8 @@ def load(kind: type, path: Path, model: Any) -> Any:
         estimator.classes_ = np.array(facts.classes, _dtype(folder.ensemble, facts.classes_type))
     else:
         estimator._flat = facts.flat
-    estimator.temperature_, estimator.width_, estimator.conformal_ = facts.temperature, facts.width, None
+    estimator.temperature_, estimator.spread_ = facts.temperature, Spread(*facts.spread)
+    estimator.conformal_ = None
     if facts.calibrated is not None:
         like = {"scores": jax.ShapeDtypeStruct(facts.calibrated, np.float64)}
         with jax.enable_x64(True):

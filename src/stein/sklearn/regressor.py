@@ -38,10 +38,10 @@ class SteinRegressor(RegressorMixin, SteinEnsemble):
         noise: of the data: ``"learned"``, the same for all rows; ``"input-dependent"``; or a number, its standard
             deviation in the units of the target (of ``"student-t"`` its scale).
         likelihood: ``"gaussian"``, ``"student-t"`` for data with outliers, or ``"poisson"`` for counts.
-        calibration: ``"width"`` holds out ``calibration_fraction`` of the rows, finds on them by how much predictions
-            must be wider (or narrower), and trains again on all rows. ``"conformal"`` holds them out for good:
-            :meth:`predict_interval` then has a coverage guarantee. ``"auto"``: ``"width"``; ``None`` for counts and
-            for a noise that is given, which only ``"width"`` changes.
+        calibration: ``"spread"`` holds out ``calibration_fraction`` of the rows, finds on them how wide predictions
+            must be and how heavy their tails, and trains again on all rows. ``"conformal"`` holds them out for good:
+            :meth:`predict_interval` then has a coverage guarantee. ``"auto"``: ``"spread"``; ``None`` for counts and
+            for a noise that is given, which only ``"spread"`` changes.
         stochastic, repulsion, extra_points: further settings of the method, as in the section ``method`` of a config.
         precision: ``"float32"`` or ``"float64"``.
         random_state: ``None``, a number or a ``RandomState``; with a number the same data give the same estimator.
@@ -53,7 +53,7 @@ class SteinRegressor(RegressorMixin, SteinEnsemble):
         history_: ``step`` and ``log_likelihood`` (a mean over rows and members), with early stopping also
             ``validation_nll``.
         config_: all settings, without "auto".
-        width_: what the predicted standard deviations were multiplied by; 1 without calibration.
+        spread_: the calibrated spread, a :class:`stein.calibration.Spread`: a factor, and perhaps heavier tails.
         conformal_: the conformal calibration, or None.
 
     >>> from sklearn.datasets import load_diabetes
@@ -126,10 +126,10 @@ class SteinRegressor(RegressorMixin, SteinEnsemble):
         """
         if self.likelihood not in ("gaussian", "student-t", "poisson"):
             raise ValueError(f"likelihood = {self.likelihood!r}: must be 'gaussian', 'student-t' or 'poisson'")
-        if self.calibration not in ("auto", None, "width", "conformal"):
-            raise ValueError(f"calibration = {self.calibration!r}: must be 'auto', None, 'width' or 'conformal'")
-        if self.calibration == "width" and self.likelihood == "poisson":
-            raise ValueError("calibration = 'width': the spread of counts follows from their rates; must be None")
+        if self.calibration not in ("auto", None, "spread", "conformal"):
+            raise ValueError(f"calibration = {self.calibration!r}: must be 'auto', None, 'spread' or 'conformal'")
+        if self.calibration == "spread" and self.likelihood == "poisson":
+            raise ValueError("calibration = 'spread': the spread of counts follows from their rates; must be None")
         target = name_of(y)
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         weights = checked_weights(sample_weight, X)
@@ -175,7 +175,7 @@ class SteinRegressor(RegressorMixin, SteinEnsemble):
 
     def _kind_of_calibration(self) -> str | None:
         if self.calibration == "auto":
-            return None if self.likelihood == "poisson" or settings.is_number(self.noise) else "width"
+            return None if self.likelihood == "poisson" or settings.is_number(self.noise) else "spread"
         return self.calibration
 
     def _numbers(self, X: Any) -> RegressionPrediction:
