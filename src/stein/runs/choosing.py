@@ -1,10 +1,12 @@
 """The prior of a table's network, chosen on rows that are held out of the training rows.
 
 One prior for all tables underfits some, and on others it lets networks with a learned noise overfit without bound. So a
-few members trained apart try each of a few priors, several times, with other rows held out each time. What they are too
-sure of on these rows, the ensemble will be too sure of too: they also say how its predictions must be calibrated.
+few members trained apart try each of a few priors; on small tables several times, with other rows held out each time.
+What they are too sure of on these rows, the ensemble will be too sure of too: they also say how its predictions must be
+calibrated.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -24,9 +26,8 @@ from stein.types import Model
 FEW = 40
 """With fewer rows nothing is held out to choose the prior."""
 FRACTION = 0.15
-TIMES = 2
-MANY = 10_000
-"""With more rows they are held out once."""
+ENOUGH, MOST_TIMES = 150, 3
+"""Rows are held out until there are enough of them, at most three times."""
 
 
 class Trial(NamedTuple):
@@ -75,7 +76,7 @@ def choose(
     rows = read.parts[0]
     classes = rows.y if read.kind == "categorical" else None
     config, found = _for_trials(config, len(priors)), []
-    for time in range(TIMES if len(rows.x) <= MANY else 1):
+    for time in range(min(MOST_TIMES, math.ceil(ENOUGH / (fraction * len(rows.x))))):
         held = data.held_out(len(rows.x), fraction, [config.train.seed, tables.TEST, time], classes)
         inner, outer = (data.Arrays(rows.x[part], rows.y[part], rows.labels) for part in (~held, held))
         part = read._replace(parts=(inner, tables.nothing_like(rows), outer), facts={})
