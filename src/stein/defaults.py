@@ -37,10 +37,10 @@ def for_table(kind: Literal["regression", "classes"], rows: int, inputs: int) ->
     """The setting for a table of numbers with this many training rows and inputs.
 
     >>> for_table("regression", 1000, 10).method
-    'fw-svgd'
+    'h-svgd'
     """
     return Setting(
-        method="fw-svgd",
+        method="h-svgd",
         particles=10,
         hidden=(50, 50),
         activation="silu",

@@ -128,18 +128,35 @@ def test_width_recovers_a_known_one(true):
     y = chosen.sample(1, seed=3)[0]
     # The log of a standard deviation estimated from m normal residuals has a standard error of 1/sqrt(2m); a mixture of
     # five has lighter tails. Four of these, and the prior's pull: log(true)/s² over the information 2m, below 1e-3.
-    assert abs(np.log(calibration.width(members, y) / true)) < 4 / np.sqrt(2 * rows) + 1e-3
+    assert abs(np.log(calibration.spread(members, y).width / true)) < 4 / np.sqrt(2 * rows) + 1e-3
     np.testing.assert_allclose(chosen.std, true * members.std, rtol=1e-12)
     np.testing.assert_allclose(chosen.mean, members.mean, atol=1e-12)
+
+
+@pytest.mark.parametrize("true", [None, 4.0])
+def test_tails_are_heavier_only_if_the_rows_say_so(true):
+    """1,000 rows from a normal or a t distribution with four degrees. Catches a scale that is taken for a standard
+    deviation (the width would be off by 1.4), tails that cost nothing, and tails that are never tried. The standard
+    error of the width is 1/sqrt(2m) for normal rows and about 1.6 times that for the others; four of these."""
+    random, rows = np.random.default_rng(5), 1000
+    prediction = one(np.zeros((rows, 1)), np.full((rows, 1), 0.5))
+    drawn = random.normal(size=(rows, 1)) if true is None else random.standard_t(true, size=(rows, 1))
+    found = calibration.spread(prediction, drawn)
+    assert found.degrees == true
+    assert abs(np.log(found.width / 2)) < 4 * 1.6 / np.sqrt(2 * rows)
+    assert found(prediction).std[0, 0] == pytest.approx(0.5 * found.width * (1.0 if true is None else 2**0.5))
+    heavy = prediction._replace(family=predictions.student_t(7.0))
+    assert calibration.spread(heavy, drawn).degrees is None  # its own tails stay
+    assert calibration.Spread(1.0)(heavy) is heavy
 
 
 def test_a_handful_of_rows_changes_the_width_little():
     """Catches a width without its prior: two rows that are predicted exactly would make the ensemble certain."""
     prediction = RegressionPrediction(np.zeros((3, 2, 1)), np.ones((3, 2, 1)))
-    assert 0.5 < calibration.width(prediction, np.zeros((2, 1))) < 1.0
+    assert 0.5 < calibration.spread(prediction, np.zeros((2, 1))).width < 1.0
     counts = RegressionPrediction(np.ones((3, 2, 1)), np.ones((3, 2, 1)), predictions.POISSON)
     with pytest.raises(ValueError, match="cannot be widened"):
-        calibration.width(counts, np.ones((2, 1)))
+        calibration.spread(counts, np.ones((2, 1)))
 
 
 @pytest.mark.parametrize(

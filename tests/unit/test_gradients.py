@@ -150,6 +150,20 @@ def test_prior_log_prob_and_sample(name):
 FAN_IN = {"a": {"kernel": jnp.zeros((3, 4, 500))}, "b": {"weight": jnp.zeros((500, 12)), "bias": jnp.zeros(6000)}}
 
 
+@pytest.mark.parametrize("prior", [priors.fan_in, priors.laplace], ids=["fan-in", "laplace"])
+def test_a_prior_with_its_own_scale(prior):
+    """Catches a scale that is not divided by, divided by twice, or learned."""
+    weights, scale = jax.tree.map(lambda leaf: leaf + 0.1, FAN_IN), 0.7
+    own, known = priors.with_own_scale(prior(1.0)), prior(scale)
+    both = {"weights": weights, "scale": jnp.asarray(scale)}
+    np.testing.assert_allclose(own.log_prob(both), known.log_prob(weights), rtol=1e-5)
+    score = own.score(both)
+    assert score["scale"] == 0
+    expected = (known.score(weights), known.sample(jax.random.key(0), weights))
+    found = (score["weights"], own.sample(jax.random.key(0), both)["weights"])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
 def test_fan_in_is_normal_by_the_inputs_of_a_unit():
     """Catches fan-out for fan-in, an axis left out, a variance for a standard deviation, and a scaled bias."""
     prior, weights = priors.fan_in(0.7), jax.tree.map(lambda leaf: leaf + 0.1, FAN_IN)

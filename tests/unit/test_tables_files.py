@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from stein import data
 from stein.data import files
+from stein.runs import record
 
 
 def write(path, text):
@@ -95,3 +97,56 @@ def test_a_small_spread_is_one():
     found = data.standardiser(x)(x)
     assert np.abs(found.std(axis=0) - 1).max() < 1e-6  # 1.7e9 has digits of 2.4e-7, of a spread of 17
     assert np.abs(found.mean(axis=0)).max() < 1e-6
+
+
+def skewed(rows=400):
+    random = np.random.default_rng(2)
+    columns = [np.exp(random.normal(size=rows)), -(random.exponential(size=rows) ** 2), random.normal(size=rows)]
+    return np.stack([*columns, (columns[0] > 3).astype(float), np.full(rows, 7.0)], axis=1)
+
+
+def test_skewed_inputs_are_bent():
+    """Against SciPy's transformation, with its own likelihood at the chosen powers. Catches a power of the wrong side,
+    a Jacobian with the wrong sign, and columns of two values or one that are bent."""
+    x = skewed()
+    found = data.standardiser(x, unskew=True)
+    z = (x - x.mean(axis=0)) / np.where(x.std(axis=0) > 0, x.std(axis=0), 1)
+    power = found.unskewing.power
+    assert power[3] == power[4] == 1
+    assert power[0] < 0.5 < power[2] < 1.5 < power[1]
+    for i in range(3):
+        bent = scipy.stats.yeojohnson(z[:, i], power[i])
+        np.testing.assert_allclose(found(x)[:, i], (bent - bent.mean()) / bent.std(), atol=1e-9)
+        others = np.clip(power[i] + np.array([-0.05, 0.05]), 0, 2)
+        here = scipy.stats.yeojohnson_llf(power[i], z[:, i])
+        assert all(scipy.stats.yeojohnson_llf(other, z[:, i]) <= here + 0.01 for other in others)
+    np.testing.assert_allclose(found.undo(found(x)), x, rtol=1e-9, atol=1e-9)
+
+
+def test_bending_does_not_depend_on_units_and_keeps_far_values_far():
+    """Catches a power of the raw numbers, and one below 0, under which all far values would be alike."""
+    x = skewed()
+    scale, shift = np.array([1e6, 1e-3, 5.0, 2.0, 1.0]), np.array([-4.0, 1e3, 0.0, 1.0, 2.0])
+    found, same = data.standardiser(x, unskew=True), data.standardiser(x * scale + shift, unskew=True)
+    np.testing.assert_allclose(same(x * scale + shift), found(x), atol=1e-6)
+    for far in (1e3, 1e6):
+        beyond = found(x.mean(axis=0) + far * x.std(axis=0))
+        assert (beyond[:3] > 0.9 * np.log(far)).all()
+
+
+def test_a_weight_of_two_is_two_rows_also_for_skewed_inputs():
+    x = skewed(90)
+    weights = np.where(np.arange(90) % 3, 1.0, 2.0)
+    weighted = data.standardiser(x, weights, unskew=True)
+    repeated = data.standardiser(np.concatenate([x, x[::3]]), unskew=True)
+    np.testing.assert_allclose(weighted(x), repeated(x), atol=1e-6)
+
+
+def test_a_damaged_standardiser_is_rejected():
+    """Catches lists of another length, which NumPy would broadcast."""
+    scale = data.standardiser(skewed(), unskew=True)
+    written = record.scales(scale)
+    np.testing.assert_array_equal(record.standardiser(written)(skewed()), scale(skewed()))
+    for broken in ({"mean": [0.0]}, {"unskewing": written["unskewing"] | {"power": [1.0]}}):
+        with pytest.raises(ValueError, match="standardiser: its lists have different lengths"):
+            record.standardiser(written | broken)

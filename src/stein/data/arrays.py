@@ -1,7 +1,7 @@
 """Inputs and targets as arrays: with names, standardised, held out."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -98,7 +98,8 @@ def standardiser(x: np.ndarray, weights: np.ndarray | None = None, unskew: bool 
     return found._replace(unskewing=Unskewing(power, mean, np.where(scale > 0, scale, 1.0)))
 
 
-def _moments(x: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _moments(x: np.ndarray, weights: np.ndarray | None) -> tuple[Any, Any]:
+    """Mean and standard deviation of each column."""
     mean = np.average(x, axis=0, weights=weights)
     return mean, np.sqrt(np.average(np.square(x - mean), axis=0, weights=weights))
 
