@@ -7,16 +7,13 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 
-# Most tests compile for seconds and run for milliseconds; those that run longer ask for more effort themselves, and
-# XLA's own settings, which users run, are tested in processes of their own. XLA aborts where it does not know a flag.
+import runs
+
+# Tests that run longer ask for more effort themselves, and XLA's own settings, which users run, are tested in processes
+# of their own.
 os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
-        "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "",
-    ]
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=4", runs.QUICK["XLA_FLAGS"]]
 )
 os.environ["MPLBACKEND"] = "Agg"
 

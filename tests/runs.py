@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 STEIN = Path(sys.executable).with_name("stein")
@@ -18,6 +19,12 @@ HEARING_SIGNALS = [
 ]
 # What tests set for themselves, and what JAX sets when it is imported: it would let XLA talk in our children.
 HIDDEN = ("XLA_FLAGS", "STEIN_FAILPOINT", "TF_CPP_MIN_LOG_LEVEL")
+# For what compiles for seconds and runs for milliseconds. XLA aborts where it does not know a flag.
+QUICK = {
+    "NPROC": "1",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0"
+    + (" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""),
+}
 # Small networks and many checkpoints: the process spends its time where a crash hurts.
 CONFIG = """
 [data]

@@ -56,7 +56,9 @@ def classifier(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     np.savez(folder / "noise.npz", np.random.default_rng(1).normal(100, 20, (80, 36)))
     np.save(folder / "images.npy", np.zeros((5, 6, 6, 1), np.uint8))
     trained = runs.run(
-        ["train", runs.write_config(folder, CONFIG), "--out", folder / "run", "--quiet", "--threads", "1"], cache
+        ["train", runs.write_config(folder, CONFIG), "--out", folder / "run", "--quiet", "--threads", "1"],
+        cache,
+        **runs.QUICK,
     )
     assert trained.returncode == 0, trained.stderr
     return folder / "run"
@@ -98,7 +100,7 @@ def test_a_regression(tmp_path: Path, cache: Path) -> None:
     config = runs.write_config(tmp_path)
     small = ["--set", "train.steps=200", "likelihood.sigma=learned", "evaluation.every=200", "--quiet"]
     run = tmp_path / "run"
-    trained = runs.run(["train", config, "--method", "de", *small, "--out", run], cache)
+    trained = runs.run(["train", config, "--method", "de", *small, "--out", run], cache, **runs.QUICK)
     assert trained.returncode == 0, trained.stderr
     done = runs.run(["evaluate", run], cache)
     assert done.returncode == 0, done.stderr

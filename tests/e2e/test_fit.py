@@ -24,7 +24,7 @@ from stein.data import blocks
 from stein.runs import configs, dataset, summary
 from stein.runs.comparison import Score
 
-SMALL = ["--quiet", "--no-cache", "--set", "model.hidden=[8]", "train.precision=float64", "--particles", "3"]
+SMALL = ["--quiet", "--no-cache", "--particles", "3", "--set", "model.hidden=[8]", "train.precision=float64"]
 
 
 class Said(NamedTuple):
@@ -206,7 +206,7 @@ def test_parquet_and_arrow_are_read_as_the_same_table(fitted: tuple[Path, Said],
 def test_classes_have_probabilities_and_sets(tmp_path: Path) -> None:
     houses(300).to_csv(tmp_path / "t.csv", index=False)
     options = ["--target", "city", "--impute", "--id-column", "id", "--method", "de", "--steps", 200, "--coverage", 0.8]
-    code, out, err = said("fit", tmp_path / "t.csv", *options, "--out", tmp_path / "run", *SMALL)
+    code, out, err = said("fit", tmp_path / "t.csv", *options, "--out", tmp_path / "run", *SMALL, "prior.scale=2")
     assert (code, err) == (0, "")
     assert "classification on 'city': 3 classes" in out
     assert "The 80% sets of classes hold the right one in" in out
@@ -273,8 +273,8 @@ def test_a_stopped_fit_gets_its_summary_when_it_is_resumed(
 
     monkeypatch.setattr(comparison, "deep_ensemble", stopped)
     options = ["--target", "price", "--impute", "--id-column", "id", "--method", "w-svgd", "--steps", 400]
-    run = tmp_path / "run"
-    code, _, err = said("fit", fitted[0] / "houses.csv", *options, "--out", run, *SMALL)
+    run, prior = tmp_path / "run", configs.load_run(fitted[0] / "run" / "config.toml").prior.scale
+    code, _, err = said("fit", fitted[0] / "houses.csv", *options, "--out", run, *SMALL, f"prior.scale={prior}")
     assert code == 130
     assert f"stopped after training, before the summary; `stein resume {run}` goes on" in err
     assert not (run / "metrics.json").exists()

@@ -16,10 +16,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+import runs
 from stein.sklearn import SteinClassifier, SteinRegressor
 
 PAGE = Path(__file__).parents[2] / "docs" / "sklearn.md"
-FEW = {"method": "de", "n_particles": 2, "hidden": (8,), "steps": 100, "learning_rate": 0.03, "random_state": 0}
+USUAL = {"method": "de", "n_particles": 2, "hidden": (8,), "steps": 100, "learning_rate": 0.03, "random_state": 0}
+FEW = USUAL | {"calibration": None}
 RANDOM = np.random.default_rng(0)
 FRAME = pd.DataFrame({"size": RANDOM.uniform(20, 200, 90), "town": RANDOM.choice(["a", "b"], 90)})
 PRICE = FRAME["size"] * np.where(FRAME["town"] == "a", 1.0, 3.0) + RANDOM.normal(size=90)
@@ -45,7 +47,7 @@ def test_calibration_of_scikit_learn():
     assert calibrated.score(X, FRAME["size"] > 100) > 0.8
 
 
-def test_two_processes_at_once(tmp_path):
+def test_two_processes_at_once(tmp_path, cache):
     """In a process without the tests' type checker, whose wrappers joblib cannot send."""
     script = f"""if True:
         import numpy as np
@@ -55,18 +57,30 @@ def test_two_processes_at_once(tmp_path):
         alone, together = (cross_val_score(SteinRegressor(**{FEW}), X, X[:, 0], cv=2, n_jobs=jobs) for jobs in (1, 2))
         assert (alone == together).all(), (alone, together)
     """
-    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, cwd=tmp_path)
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        check=True,
+        cwd=tmp_path,
+        env=runs.environment(cache, **runs.QUICK),
+    )
 
 
-def test_the_examples_of_the_page(tmp_path):
-    """All of them, one after the other in one process, for fewer steps; the first is at most ten lines.
+def test_the_examples_of_the_page(tmp_path, cache):
+    """All of them, one after the other in one process, for fewer steps; the first is at most ten lines, and tries
+    priors, the others do not.
 
     Catches also what works in the tests' float64 only: users have float32.
     """
-    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len([line for line in examples[0].splitlines() if line.strip()]) <= 10
-    script = re.sub(r"steps=\d+", "steps=20", "\n".join(examples))
-    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, cwd=tmp_path)
+    first, *others = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len([line for line in first.splitlines() if line.strip()]) <= 10
+    no_trials = "from stein.runs import choosing\nchoosing.FEW = 10**9\n"
+    script = re.sub(r"steps=\d+", "steps=20", "\n".join([first, no_trials, *others]))
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        check=True,
+        cwd=tmp_path,
+        env=runs.environment(cache, **runs.QUICK),
+    )
 
 
 @pytest.mark.long
@@ -75,7 +89,7 @@ def test_the_examples_of_the_page(tmp_path):
 def test_every_check_of_scikit_learn(kind, method):
     """All but the weights in minibatches (tests/unit/test_sklearn_checks.py)."""
     start = time.process_time()
-    for estimator, check in estimator_checks_generator(kind(**FEW | {"method": method, "steps": 200})):
+    for estimator, check in estimator_checks_generator(kind(**USUAL | {"method": method, "steps": 200})):
         if "check_sample_weight_equivalence" not in str(check):
             check(estimator)
     print(f"{kind.__name__} {method}: {(time.process_time() - start) / 60:.1f} minutes of a processor")

@@ -32,7 +32,6 @@ tensorboard = false
 [search.keys]
 optimiser.learning_rate = [1e30, 0.05, 1e-4]
 """
-QUICK = {"NPROC": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +40,10 @@ def spec(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("search")
     (folder / "spec.toml").write_text(SPEC)
     out, command = folder / "out", ["sweep", folder / "spec.toml", "--out", folder / "out", "--workers", "1"]
-    killed = runs.run(command, cache, STEIN_FAILPOINT="folder.renamed:6", **QUICK)
+    killed = runs.run(command, cache, STEIN_FAILPOINT="folder.renamed:6", **runs.QUICK)
     assert (killed.returncode, killed.stdout) == (-9, "")
     before = written(out)
-    resumed = runs.run(command, cache, **QUICK)
+    resumed = runs.run(command, cache, **runs.QUICK)
     assert resumed.returncode == 0, resumed.stderr
     assert "best: trial 001" in resumed.stdout
     assert (out / "sweep.md").read_text() in resumed.stdout

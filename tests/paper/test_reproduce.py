@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import runs
 from runs import stein
 from stein.paper import demo, reference, toys
 
 
-def test_demo_writes_a_report_that_needs_nothing_else(tmp_path: Path) -> None:
-    run = stein("demo", "--steps", "40", "--out", str(tmp_path / "new"))
+def test_demo_writes_a_report_that_needs_nothing_else(tmp_path: Path, cache: Path) -> None:
+    run = runs.run(["demo", "--steps", "4", "--out", tmp_path / "new"], cache, **runs.QUICK)
     assert run.returncode == 0, run.stderr
     made = tmp_path / "new"
     assert {path.name for path in made.iterdir()} == {"numbers.json", "regression.png", "report.html", "training.gif"}

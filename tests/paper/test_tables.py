@@ -16,13 +16,12 @@ KEYS = (
     "nll_paper",
 )
 COMMAND = ("reproduce", "digits", "--preset", "smoke", "--methods", *ROWS, "--out")
-QUICK = {"NPROC": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     out = tmp_path_factory.mktemp("table") / "out"
-    done = runs.run([*COMMAND, out, "--workers", "1"], cache, **QUICK)
+    done = runs.run([*COMMAND, out, "--workers", "1"], cache, **runs.QUICK)
     assert done.returncode == 0, done.stderr
     assert (out / "table.md").read_text() in done.stdout
     return out
@@ -67,7 +66,7 @@ def test_calibration_and_corruption_are_those_of_the_tables_ensembles(table: Pat
         ("corruption", {"blur_2_accuracy": 3, "blur_2_auroc_h": 3}),
     ):
         command = ["reproduce", what, "--tables", "digits", *COMMAND[2:], out, "--workers", "1"]
-        done = runs.run(command, cache, STEIN_FAILPOINT="folder.renamed:1", **QUICK)  # dead if anything were trained
+        done = runs.run(command, cache, STEIN_FAILPOINT="folder.renamed:1", **runs.QUICK)  # dead if it trained
         assert done.returncode == 0, done.stderr
         assert (out / "digits" / f"{what}.md").read_text() in done.stdout
         lines = [line for line in done.stdout.splitlines() if "h-SVGD-l" in line]
@@ -84,7 +83,7 @@ def test_a_cell_of_other_settings_is_not_taken_for_this_one(table: Path, cache: 
     (cell / "evaluation.json").unlink()
     text = (cell / "config.toml").read_text()
     (cell / "config.toml").write_text(text.replace("learning_rate = 0.0025", "learning_rate = 0.0026"))
-    refused = runs.run([*COMMAND, out, "--workers", "1"], cache, **QUICK)
+    refused = runs.run([*COMMAND, out, "--workers", "1"], cache, **runs.QUICK)
     assert refused.returncode == 2
     assert f"{cell}: was begun with other settings; delete it, or give another --out" in refused.stderr
     # What is finished is shown all the same, and how far the other one has come.
@@ -102,12 +101,12 @@ def test_what_is_finished_stays_and_a_killed_cell_ends_with_the_same_numbers(tab
     shutil.copytree(table, out)
     shutil.rmtree(out / "cells" / "h-svgd-l-stochastic-42")
     kept = {path: path.stat().st_mtime_ns for path in (out / "cells").rglob("*") if path.is_file()}
-    killed = runs.run([*COMMAND, out, "--workers", "1"], cache, STEIN_FAILPOINT="folder.renamed:3", **QUICK)
+    killed = runs.run([*COMMAND, out, "--workers", "1"], cache, STEIN_FAILPOINT="folder.renamed:3", **runs.QUICK)
     assert killed.returncode == -9
     cell = out / "cells" / "h-svgd-l-stochastic-42"
     assert max(path.name for path in (cell / "checkpoints").glob("step-*")) == "step-00000075"
     assert not (cell / "evaluation.json").exists()
-    resumed = runs.run([*COMMAND, out, "--workers", "1"], cache, **QUICK)
+    resumed = runs.run([*COMMAND, out, "--workers", "1"], cache, **runs.QUICK)
     assert resumed.returncode == 0, resumed.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert [row | {"seconds": 0} for row in read(out)] == [row | {"seconds": 0} for row in read(table)]
@@ -137,9 +136,9 @@ def test_fashion_against_digits(tmp_path: Path, cache: Path) -> None:
     text += "[model]\nhidden = [4]\n[optimiser]\nlearning_rate = 0.05\n[tracking]\ntensorboard = false\n"
     text += "[train]\nsteps = 60\nbatch_size = 32\nlog_every = 20\n[checkpoints]\nevery = 60\n[evaluation]\nevery = 0\n"
     run = tmp_path / "run"
-    trained = runs.run(["train", runs.write_config(tmp_path, text), "--out", run, "--quiet"], cache, **QUICK)
+    trained = runs.run(["train", runs.write_config(tmp_path, text), "--out", run, "--quiet"], cache, **runs.QUICK)
     assert trained.returncode == 0, trained.stderr
-    done = runs.run(["evaluate", run, "--ood", "mnist"], cache, **QUICK)
+    done = runs.run(["evaluate", run, "--ood", "mnist"], cache, **runs.QUICK)
     assert done.returncode == 0, done.stderr
     found, last = (json.loads((run / name).read_text()) for name in ("evaluation.json", "metrics.json"))
     assert found["accuracy"] == pytest.approx(last["test_accuracy"])
@@ -149,6 +148,6 @@ def test_fashion_against_digits(tmp_path: Path, cache: Path) -> None:
     assert 0 < found["auroc_h"] < 1
     if missing("cifar10"):
         pytest.skip("CIFAR-10 is not on this machine: images of another size are not tried")
-    refused = runs.run(["evaluate", run, "--ood", "cifar10"], cache, **QUICK)
+    refused = runs.run(["evaluate", run, "--ood", "cifar10"], cache, **runs.QUICK)
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
     assert "cifar10: rows of shape (3072,); the run was trained on (784,)" in refused.stderr

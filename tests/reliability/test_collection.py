@@ -13,7 +13,7 @@ TESTS = Path(__file__).parent.parent
 
 def collect() -> list[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", str(TESTS)]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--assert=plain", "-p", "no:cacheprovider", str(TESTS)]
     environment = kept | {"PYTHONHASHSEED": "1", "STEIN_TESTS_UNCHECKED": "1"}
     done = subprocess.run(command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:]

@@ -6,7 +6,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from stein.sklearn import SteinClassifier, SteinRegressor
 
-FEW = {"method": "de", "n_particles": 2, "hidden": (8,), "steps": 100, "learning_rate": 0.05, "random_state": 0}
+# `make test-long` checks three methods, calibrated as usual (tests/e2e/test_sklearn_tools.py).
+FEW = {"method": "de", "n_particles": 2, "hidden": (8,), "steps": 100, "learning_rate": 0.05, "random_state": 0,
+       "calibration": None}  # fmt: skip
 MINIBATCHES = {"check_sample_weight_equivalence_on_dense_data": "batches of weighted and of repeated rows differ"}
 
 
