@@ -303,7 +303,7 @@ MISTAKES = {
     "noise": ({"noise": -1.0}, r"likelihood.sigma \(from noise\): got -1.0"),
     "likelihood": ({"likelihood": "cauchy"}, r"likelihood = 'cauchy': must be 'gaussian', 'student-t' or 'poisson'"),
     "noise of counts": ({"likelihood": "poisson", "noise": 1.0}, r"noise = 1.0: the spread of counts follows"),
-    "calibration": ({"calibration": "platt"}, r"calibration = 'platt': must be 'auto', None, 'width' or 'conformal'"),
+    "calibration": ({"calibration": "platt"}, r"calibration = 'platt': must be 'auto', None, 'spread' or 'conformal'"),
     "two networks": ({"model": (len, len)}, r"hidden: has no effect if model is given; leave it out"),
     "stochastic": ({"stochastic": True}, r"method.stochastic \(from stochastic\): de has no stochastic version"),
 }

@@ -85,18 +85,18 @@ def sure():
 
 def test_the_usual_calibration_finds_the_width(sure):
     """Catches a width that is not used, used twice, or found on rows of the training."""
-    assert sure.width_ > 2
+    assert sure.spread_.width > 2
     wide = sure.prediction(X[NEW])
-    plain = wide.widened(1 / sure.width_)
+    plain = wide.widened(1 / sure.spread_.width)
     own = clone(sure).set_params(calibration=None).fit(X[:60], Y[:60])
-    assert own.width_ == 1
+    assert own.spread_.width == 1
     np.testing.assert_allclose(plain.std, own.prediction(X[NEW]).std, rtol=1e-5)
     assert wide.scores(Y[NEW])["nll"] < plain.scores(Y[NEW])["nll"] - 1
 
 
 def test_a_width_that_is_asked_for_changes_also_a_given_noise():
     """Ten times too small. Catches a calibration that is asked for and left out."""
-    found = SteinRegressor(**USUAL, noise=0.1, prior=1.0, calibration="width").fit(X[FIT], Y[FIT])
+    found = SteinRegressor(**USUAL, noise=0.1, prior=1.0, calibration="spread").fit(X[FIT], Y[FIT])
     assert found.uncertainty(X).aleatoric.mean() > 0.5
 
 
