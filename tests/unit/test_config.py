@@ -29,6 +29,7 @@ test_file = "test.csv"
 test_fraction = 0.25
 validation_fraction = 0.2
 standardise = true
+unskew = true
 standardise_targets = false
 reading = "as-before"
 seed = 4294967295

@@ -62,7 +62,7 @@ def test_conformal_sets_cover():
 
 def test_temperature_calibrates_probabilities(tmp_path):
     """Overfitted on 60 rows. Catches a temperature that is not used, or is lost on disk with the labels."""
-    sure = {"hidden": (30,), "prior": 3.0, "steps": 400, "calibration": "temperature", "calibration_fraction": 0.5}
+    sure = {"hidden": (30,), "prior": 10.0, "steps": 400, "calibration": "temperature", "calibration_fraction": 0.5}
     found = SteinClassifier(**USUAL | sure, class_weight={"no": 1.0, "yes": 2.0}).fit(X[:120], LABELS[:120])
     assert found.temperature_ > 1.5
     plain, tempered = found.prediction(X[NEW]).probabilities, found.predict_proba(X[NEW])
@@ -83,18 +83,16 @@ def sure():
     return SteinRegressor(**USUAL | much).fit(X[:60], Y[:60])
 
 
-def test_the_usual_calibration_finds_the_width(sure):
-    """Catches a width that is not used, used twice, or found on rows of the training."""
-    assert sure.spread_.width > 2
+def test_the_usual_calibration_finds_the_spread(sure):
+    """Catches a spread that is not used, used twice, or found on rows of the training."""
+    plain = clone(sure).set_params(calibration=None).fit(X[:60], Y[:60]).prediction(X[NEW])
     wide = sure.prediction(X[NEW])
-    plain = wide.widened(1 / sure.spread_.width)
-    own = clone(sure).set_params(calibration=None).fit(X[:60], Y[:60])
-    assert own.spread_.width == 1
-    np.testing.assert_allclose(plain.std, own.prediction(X[NEW]).std, rtol=1e-5)
+    np.testing.assert_allclose(wide.std, sure.spread_(plain).std, rtol=1e-5)
+    assert (wide.std > 2 * plain.std).all()
     assert wide.scores(Y[NEW])["nll"] < plain.scores(Y[NEW])["nll"] - 1
 
 
-def test_a_width_that_is_asked_for_changes_also_a_given_noise():
+def test_a_spread_that_is_asked_for_changes_also_a_given_noise():
     """Ten times too small. Catches a calibration that is asked for and left out."""
     found = SteinRegressor(**USUAL, noise=0.1, prior=1.0, calibration="spread").fit(X[FIT], Y[FIT])
     assert found.uncertainty(X).aleatoric.mean() > 0.5
@@ -124,7 +122,7 @@ def test_a_loaded_estimator_is_the_same(calibrated, saved):
     assert names == {"config.toml", "ensemble.safetensors", "metrics.json", CALIBRATION}
 
 
-def test_the_width_is_kept(sure, tmp_path):
+def test_the_spread_is_kept(sure, tmp_path):
     """Catches an estimator that is sure again when it comes back."""
     sure.save(tmp_path / "sure")
     again = SteinRegressor.load(tmp_path / "sure")

@@ -56,6 +56,7 @@ class SteinClassifier(ClassifierMixin, SteinEnsemble):
         class_weight: Any = None,
         calibration: Any = "auto",
         calibration_fraction: Any = 0.15,
+        unskew: Any = True,
         stochastic: Any = False,
         repulsion: Any = "auto",
         extra_points: Any = 0,
@@ -78,6 +79,7 @@ class SteinClassifier(ClassifierMixin, SteinEnsemble):
         self.class_weight = class_weight
         self.calibration = calibration
         self.calibration_fraction = calibration_fraction
+        self.unskew = unskew
         self.stochastic = stochastic
         self.repulsion = repulsion
         self.extra_points = extra_points

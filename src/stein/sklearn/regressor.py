@@ -42,6 +42,7 @@ class SteinRegressor(RegressorMixin, SteinEnsemble):
             must be and how heavy their tails, and trains again on all rows. ``"conformal"`` holds them out for good:
             :meth:`predict_interval` then has a coverage guarantee. ``"auto"``: ``"spread"``; ``None`` for counts and
             for a noise that is given, which only ``"spread"`` changes.
+        unskew: bend skewed inputs, each by its own power (:class:`stein.data.Unskewing`).
         stochastic, repulsion, extra_points: further settings of the method, as in the section ``method`` of a config.
         precision: ``"float32"`` or ``"float64"``.
         random_state: ``None``, a number or a ``RandomState``; with a number the same data give the same estimator.
@@ -83,6 +84,7 @@ class SteinRegressor(RegressorMixin, SteinEnsemble):
         likelihood: Any = "gaussian",
         calibration: Any = "auto",
         calibration_fraction: Any = 0.15,
+        unskew: Any = True,
         stochastic: Any = False,
         repulsion: Any = "auto",
         extra_points: Any = 0,
@@ -106,6 +108,7 @@ class SteinRegressor(RegressorMixin, SteinEnsemble):
         self.likelihood = likelihood
         self.calibration = calibration
         self.calibration_fraction = calibration_fraction
+        self.unskew = unskew
         self.stochastic = stochastic
         self.repulsion = repulsion
         self.extra_points = extra_points

@@ -22,6 +22,7 @@ KEYS = {
     "repulsion": "method.repulsion",
     "extra_points": "method.extra_points",
     "hidden": "model.hidden",
+    "unskew": "data.unskew",
     "steps": "train.steps",
     "batch_size": "train.batch_size",
     "learning_rate": "optimiser.learning_rate",
@@ -59,7 +60,7 @@ def config(name: str, given: Mapping[str, Any], rows: int, inputs: int, seed: in
     if given["model"] is not None and not _is(given["hidden"], "auto"):
         raise ValueError("hidden: has no effect if model is given; leave it out")
     document: dict[str, dict[str, Any]] = {
-        "data": {"name": "arrays", "test_fraction": 0.0, "validation_fraction": 0.0, "unskew": True},
+        "data": {"name": "arrays", "test_fraction": 0.0, "validation_fraction": 0.0},
         "model": {"name": "mlp" if given["model"] is None else "given", "activation": auto.activation},
         "method": {"start": "model"},
         "prior": {"name": "fan-in"},
