@@ -101,6 +101,7 @@ def test_the_run_is_an_ordinary_run(fitted: tuple[Path, Said], tmp_path: Path) -
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     metrics = json.loads((run / "metrics.json").read_text())
     assert found["rmse"] == pytest.approx(metrics["test_rmse"], rel=1e-9)
+    assert found["nll"] == pytest.approx(metrics["test_nll"], rel=1e-9)  # both of the calibrated prediction
     config = configs.load_run(run / "config.toml")
     assert (config.likelihood.name, config.likelihood.modulation) == ("heteroscedastic", 0.3)
     assert "auto" not in {config.train.batch_size, config.prior.scale, config.optimiser.schedule}

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from stein import data, train
-from stein.runs import build, choosing, dataset, tables
+from stein.predictions import RegressionPrediction
+from stein.runs import build, calibrated, choosing, dataset, tables
 from stein.runs.environment import precision
 from stein.sklearn import SteinRegressor, settings
 
@@ -65,6 +66,16 @@ def test_small_tables_are_held_out_several_times():
     assert trial.x.shape == (54, 2)
     assert len(np.unique(trial.x[:, 0])) > 30
     assert choosing.choose(config(steps=20), read(X[:, 0] + 0.0), (1.0,), 0.9).x.shape[0] == 216
+
+
+def test_a_noise_that_was_given_stays():
+    """Ten times too small; conformal intervals are right all the same. Catches a calibration that changes it."""
+    y = RANDOM.normal(size=(120, 1))
+    prediction = RegressionPrediction(np.zeros((2, 120, 1)), np.full((2, 120, 1), 0.1))
+    assert calibrated.calibrate(prediction, y, None).width > 5
+    kept = calibrated.calibrate(prediction, y, None, keep_noise=True)
+    assert (kept.width, kept.degrees) == (1.0, None)
+    assert 12 < kept.conformal.threshold(0.9).item() < 20
 
 
 def test_a_prior_whose_members_die_is_not_chosen(monkeypatch):

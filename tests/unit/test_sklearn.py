@@ -323,7 +323,8 @@ def test_every_parameter_changes_the_config():
     changes = {
         "method": "w-svgd", "n_particles": 7, "hidden": (3,), "model": (len, len), "steps": 77, "batch_size": 13,
         "early_stopping": True, "learning_rate": 0.5, "prior": 9.0, "anneal": "linear", "noise": 2.0,
-        "stochastic": True, "likelihood": "student-t", "repulsion": "exact", "extra_points": 2, "precision": "float64", "unskew": False,
+        "stochastic": True, "likelihood": "student-t", "repulsion": "exact", "extra_points": 2, "precision": "float64",
+        "unskew": False,
     }  # fmt: skip
     before = settings.config("S", usual, 1000, 3, 0, Y)
     for name, value in changes.items():

@@ -99,10 +99,10 @@ def fit(
         for column in loaded.recipe.columns[:30]:
             print(f"  {column.name}: {column.described}{', with gaps' if column.gaps else ''}")
 
-    def work(training: Any, requests: list[int], show: bool, *how: Any) -> None:
+    def work(training: Any, requests: list[int], show: bool, warn: Any, say: Any) -> None:
         from stein.runs import choosing
 
-        training.start(choosing.with_prior(config, requests, show), run, requests, show, *how)
+        training.start(choosing.with_prior(config, requests, show, say), run, requests, show, warn, say)
 
     train_in(run, True, work, threads, cache, quiet)
 

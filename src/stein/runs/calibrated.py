@@ -31,10 +31,16 @@ class Calibration(msgspec.Struct, frozen=True):
         return calibration.Conformal(np.array(self.scores).T)
 
 
-def calibrate(prediction: Prediction, y: np.ndarray, units: Standardiser | None) -> Calibration:
-    """The calibration from predictions for validation rows and their targets ``y``, both in the units of the data."""
+def calibrate(
+    prediction: Prediction, y: np.ndarray, units: Standardiser | None, keep_noise: bool = False
+) -> Calibration:
+    """The calibration from predictions for validation rows and their targets ``y``, both in the units of the data.
+
+    Args:
+        keep_noise: leave the spread as it is, because the noise was given.
+    """
     spread = calibration.UNCHANGED
-    if not isinstance(prediction, ClassPrediction) and not prediction.family.counts:
+    if not (isinstance(prediction, ClassPrediction) or prediction.family.counts or keep_noise):
         spread = calibration.spread(prediction, y)
         prediction = spread(prediction)
     conformal = calibration.conformal(prediction, y)

@@ -7,7 +7,7 @@ calibrated.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -89,12 +89,13 @@ def choose(
     return min(trials, key=lambda trial: trial.nll)
 
 
-def with_prior(config: Config, requests: list[int], show: bool) -> Config:
+def with_prior(config: Config, requests: list[int], show: bool, say: Callable[[str], None]) -> Config:
     """The config of a table with the scale of its prior, if it is "auto" and there are enough rows to choose it on.
 
     Args:
         requests: signals received so far; any of them ends the trials.
         show: draw a progress bar.
+        say: called with a line that announces the trials.
     """
     if config.prior.scale != "auto" or config.prior.name != "fan-in":
         return config
@@ -102,6 +103,7 @@ def with_prior(config: Config, requests: list[int], show: bool) -> Config:
     kind: Literal["classes", "regression"] = "classes" if read.kind == "categorical" else "regression"
     prior = defaults.for_table(kind, len(read.parts[0].x), 1).prior
     if len(read.parts[0].x) >= FEW:
+        say(f"trying {len(defaults.PRIORS)} priors on held-out rows")
         with progress(show) as bar:
             hooks = [bar, lambda moment: bool(requests)]
             meant = build.resolved(config, read.kind, len(read.parts[0].x))

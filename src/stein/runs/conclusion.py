@@ -25,8 +25,11 @@ def conclude(
     requests: list[int],
     show: bool,
     say: Callable[[str], None],
-) -> Calibration:
-    """Write calibration.json and summary.md of a trained ensemble, and return the calibration.
+) -> tuple[Calibration, dict[str, float]]:
+    """Write calibration.json and summary.md of a trained ensemble.
+
+    Returns:
+        The calibration, and the scores of the calibrated prediction on the test rows.
 
     Args:
         requests: signals received so far; any of them ends the comparison, which `stein resume` begins again.
@@ -48,7 +51,8 @@ def conclude(
 
     chosen = chosen_rows(len(loaded.validation.x), seed)
     held_out = loaded.raw_targets(loaded.validation.y)[chosen]
-    calibration = calibrate(predicted(loaded.validation.x[chosen]), held_out, loaded.units)
+    given = isinstance(config.likelihood.sigma, float)
+    calibration = calibrate(predicted(loaded.validation.x[chosen]), held_out, loaded.units, given)
     prediction, y = with_spread(predicted(loaded.test.x), calibration), loaded.raw_targets(loaded.test.y)
     members = int(np.asarray(state.alive).sum())
     scores = [comparison.score(f"this ensemble, {config.method.name}, {members} members", prediction, y)]
@@ -61,4 +65,4 @@ def conclude(
     documents.write_json(folder.calibration, msgspec.to_builtins(calibration))
     title, coverage = folder.path.resolve().name, config.evaluation.coverage
     documents.write_text(folder.summary, summary.text(title, loaded, prediction, y, calibration, scores, coverage))
-    return calibration
+    return calibration, {f"test_{name}": value for name, value in prediction.scores(y).items()}

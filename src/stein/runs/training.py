@@ -277,11 +277,12 @@ class _Training:
             "likelihood": self.parts.likelihood.name,
             **loaded.description(),
         }
-        if config.evaluation.summary:
-            found = conclude(config, self.folder, self.parts, state, self.requests, self.show, self.say)
-            about["calibration"] = msgspec.to_builtins(found)
-        checkpoint.export(self.folder.ensemble, state.particles, about)
         numbers = {name: value for name, value in self.folder.last_row().items() if isinstance(value, (int, float))}
+        if config.evaluation.summary:
+            found, scores = conclude(config, self.folder, self.parts, state, self.requests, self.show, self.say)
+            about["calibration"] = msgspec.to_builtins(found)
+            numbers |= scores
+        checkpoint.export(self.folder.ensemble, state.particles, about)
         durable.replace(self.folder.card, card(config, self.parts, numbers, alive).encode())
         method = {"method": config.method.name, "stochastic": config.method.stochastic}
         if loaded.test is not None:
