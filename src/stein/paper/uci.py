@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 from scipy.stats import betabinom
 
 from stein import datasets, defaults, evaluate
@@ -21,6 +22,7 @@ from stein.calibration import Spread
 from stein.datasets.fetch import Progress
 from stein.datasets.uci import SPLITS
 from stein.paper.statistics import paired, summary, with_error
+from stein.report import evaluation
 from stein.runs import pool
 from stein.storage import documents
 
@@ -172,9 +174,23 @@ def write(folder: Path, command: str) -> None:
     found = {name: {row: lines for row in ROWS if (lines := _read(Cell(row, name).place(folder)))} for name in SETS}
     documents.write_json(folder / "table.json", {"command": command, "splits": found})
     parts = [_table(name, rows) for name, rows in found.items() if rows]
+    if parts:
+        _figure(found).savefig(folder / "figure.png", dpi=150)
     parts += [_bar(found), _against(found), _coverage(found)]
     text = "\n\n".join(part for part in parts if part)
     (folder / "table.md").write_text(f"`{command}`: mean ± standard error over the splits, which overlap.\n\n{text}\n")
+
+
+def _figure(found: dict[str, dict[str, list[dict[str, Any]]]]) -> Figure:
+    """NLL of every row, published ones too."""
+    panels, others = {}, {}
+    for name, rows in found.items():
+        if rows:
+            panels[name] = {
+                row: summary([{"nll": line["nll"]} for line in lines])["nll"] for row, lines in rows.items()
+            }
+            others[name] = {method: float(v["nll"]) for method, v in _published(name).items() if "nll" in v}
+    return evaluation.side_by_side(panels, others, {name: bar["nll"] for name, bar in BAR.items()}, "NLL")
 
 
 def _table(name: str, rows: dict[str, list[dict[str, Any]]]) -> str:
@@ -184,15 +200,20 @@ def _table(name: str, rows: dict[str, list[dict[str, Any]]]) -> str:
         means = summary([{key: line[key] for key in COLUMNS} for line in numbers])
         shown = (with_error(*means[key], digits) for key, (_, digits) in COLUMNS.items())
         lines.append(f"| {row} | {len(numbers)} | " + " | ".join(shown) + " |")
+    for method, values in _published(name).items():
+        cells = [values.get(key, "") for key in COLUMNS]
+        lines.append(f"| *{method}, published* | | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _published(name: str) -> dict[str, dict[str, str]]:
+    """Published numbers for a set, by method and metric, as they were printed."""
     theirs: dict[str, dict[str, str]] = {}
     with (Path(__file__).parent / "published" / "uci.csv").open() as file:
         for line in csv.DictReader(file):
             if line["set"] == name:
                 theirs.setdefault(line["method"], {})[line["metric"]] = line["value"]
-    for method, values in theirs.items():
-        cells = [values.get(key, "") for key in COLUMNS]
-        lines.append(f"| *{method}, published* | | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return theirs
 
 
 def _bar(found: dict[str, dict[str, list[dict[str, Any]]]]) -> str:

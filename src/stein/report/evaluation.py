@@ -69,6 +69,37 @@ def calibration(
     return figure
 
 
+def side_by_side(
+    panels: Mapping[str, Mapping[str, tuple[float, float | None]]],
+    others: Mapping[str, Mapping[str, float]],
+    bars: Mapping[str, float],
+    label: str,
+) -> Figure:
+    """One panel per data set, one line per model: mean ± standard error, lower is better.
+
+    Args:
+        panels: by data set, then by model: mean and standard error, if there is one.
+        others: published numbers, by data set, then by model; drawn hollow.
+        bars: by data set, a number to reach, drawn as a line.
+    """
+    names = list(dict.fromkeys(name for rows in panels.values() for name in rows))
+    published = list(dict.fromkeys(name for rows in others.values() for name in rows))
+    lines = {name: -place for place, name in enumerate([*names, *published])}
+    figure = Figure(figsize=(3.1 * len(panels) + 1.4, 0.27 * len(lines) + 1.2), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, (title, rows) in zip(axes, panels.items(), strict=True):
+        axis.axvline(bars[title], color=DATA, lw=1, ls="--", label="the bar")
+        for name, (mean, error) in rows.items():
+            axis.errorbar(mean, lines[name], xerr=error, fmt="o", color=INK, ms=4, lw=1.2, capsize=2)
+        for name, value in others.get(title, {}).items():
+            axis.plot(value, lines[name], "o", mfc="white", mec=BAND, ms=4.5)
+        axis.set(title=title, xlabel=label)
+        axis.set_yticks(list(lines.values()), [*names, *(f"{name}, published" for name in published)])
+        axis.grid(axis="y", alpha=0.25, lw=0.6)
+    _bare(*axes)
+    return figure
+
+
 def learning(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) -> Figure:
     """Held-out accuracy over training steps, to judge budgets: a curve that still rises is not finished.
 
