@@ -204,7 +204,7 @@ def _reproduce_uci(rows: Sequence[str], folder: pathlib.Path, workers: int) -> N
     finally:  # also if the command was stopped
         uci.write(folder, "stein reproduce uci")
     print((folder / "table.md").read_text())
-    print(f"in {folder}: table.md, table.json (every split)")
+    print(f"in {folder}: table.md, table.json (every split), figure.png")
 
 
 def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:

@@ -183,13 +183,14 @@ def write(folder: Path, command: str) -> None:
 
 def _figure(found: dict[str, dict[str, list[dict[str, Any]]]]) -> Figure:
     """NLL of every row, published ones too."""
-    panels, others = {}, {}
-    for name, rows in found.items():
-        if rows:
-            panels[name] = {
-                row: summary([{"nll": line["nll"]} for line in lines])["nll"] for row, lines in rows.items()
-            }
-            others[name] = {method: float(v["nll"]) for method, v in _published(name).items() if "nll" in v}
+
+    def mean(lines: list[dict[str, Any]]) -> tuple[float, float | None]:
+        return summary([{"nll": line["nll"]} for line in lines])["nll"]
+
+    panels = {name: {row: mean(lines) for row, lines in rows.items()} for name, rows in found.items() if rows}
+    others = {
+        name: {method: float(v["nll"]) for method, v in _published(name).items() if "nll" in v} for name in panels
+    }
     return evaluation.side_by_side(panels, others, {name: bar["nll"] for name, bar in BAR.items()}, "NLL")
 
 
