@@ -1,9 +1,8 @@
 """The estimators: what they predict, in which units, from which inputs."""
 
-import os
+import contextlib
 import pickle
 import signal
-import threading
 
 import numpy as np
 import pandas as pd
@@ -246,23 +245,32 @@ def ctrl_c():
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_an_interrupt_keeps_what_was_learned():
-    """A real Ctrl-C. The first may come while compiling, when there is nothing to keep; then nothing is left to
-    compile. Catches an exception that loses the members, and an interrupt that is swallowed without a word."""
-    endless = SteinRegressor(**FEW | {"steps": 10**6})  # a minute or more, if no interrupt came through
-    for delay in (1.0, 3.0, 9.0, 27.0):
-        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        try:
-            with pytest.warns(UserWarning, match=r"fit was interrupted at step \d+00 of 1000000: the estimator keeps"):
-                endless.fit(X, Y)
-            break
-        except KeyboardInterrupt:
-            assert not hasattr(endless, "members_")
-        finally:
-            timer.cancel()
-    assert endless.history_["step"][-1] >= 100
-    assert np.isfinite(endless.predict(X)).all()
+@pytest.mark.parametrize("calibration", [None, "auto"], ids=["of the ensemble", "of the trials"])
+def test_an_interrupt_keeps_what_was_learned(monkeypatch, calibration):
+    """A real SIGINT during training, at a step that does not depend on the clock. Catches an exception that loses the
+    members, members of a trial that cannot predict, and an interrupt that is swallowed without a word."""
+
+    @contextlib.contextmanager
+    def interrupting(show):
+        yield lambda moment: signal.raise_signal(signal.SIGINT) if moment.step == 200 else None
+
+    monkeypatch.setattr(ensemble.hooks, "progress", interrupting)
+    long = SteinRegressor(**FEW | {"steps": 1000, "calibration": calibration})
+    with pytest.warns(UserWarning, match=r"fit was interrupted at step 200 of 1000: the estimator keeps"):
+        long.fit(X, Y)
+    assert long.history_["step"][-1] == 200
+    assert long.score(X, Y) > 0.9
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interrupt_before_the_first_step_is_one(monkeypatch):
+    """Catches an estimator that looks fitted and knows nothing."""
+    monkeypatch.setattr(train, "_advance", lambda *arguments: signal.raise_signal(signal.SIGINT))
+    for calibration in (None, "auto"):
+        nothing = SteinRegressor(**FEW | {"calibration": calibration})
+        with pytest.raises(KeyboardInterrupt, match="interrupted before anything was learned"):
+            nothing.fit(X, Y)
+        assert not hasattr(nothing, "members_")
 
 
 # -- inputs --------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from stein import calibration, data, defaults, predict, train
+from stein.ensembles import State
 from stein.hooks import progress
 from stein.predictions import ClassPrediction, Prediction
 from stein.runs import build, dataset, tables
@@ -45,6 +46,14 @@ class Trial(NamedTuple):
     temperature: float | None = None
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a trial, with what was learned so far: its members, and the data that they learn from."""
+
+    def __init__(self, state: State, loaded: dataset.Loaded):
+        super().__init__(f"trying priors stopped at step {int(state.step)}")
+        self.state, self.loaded = state, loaded
+
+
 class _HeldOut(NamedTuple):
     """The held-out rows of one try: predictions by prior, None where a member died, inputs, and targets in the units of
     the data."""
@@ -71,7 +80,7 @@ def choose(
         network: as in :func:`stein.runs.build.parts`.
 
     Raises:
-        stein.train.Interrupted: on Ctrl-C.
+        Interrupted: on Ctrl-C.
     """
     rows = read.parts[0]
     classes = rows.y if read.kind == "categorical" else None
@@ -142,9 +151,13 @@ def _tried(
         state = build.begin(made.algorithm, config)
         scales = np.repeat(priors, members).astype(config.train.precision)
         state = state._replace(particles=state.particles | {"scale": jnp.asarray(scales)})
-        state, _ = train.run(
-            made.algorithm, state, made.batches, config.train.steps, chunk=config.train.log_every, hooks=hooks
-        )
+        try:
+            state, _ = train.run(
+                made.algorithm, state, made.batches, config.train.steps, chunk=config.train.log_every, hooks=hooks
+            )
+        except train.Interrupted as stop:
+            reached = stop.state._replace(particles=stop.state.particles["weights"])
+            raise Interrupted(reached, loaded._replace(test=None)) from None
         outputs = predict.in_chunks(made.model, state, held.x, all_members=True)
     in_units = build.in_units(loaded)
     of_priors = zip(np.split(outputs, len(priors)), np.split(np.asarray(state.alive), len(priors)), strict=True)

@@ -97,11 +97,11 @@ class SteinEnsemble(BaseEstimator):
         if chosen is not None and not continued and len(rows[0]) >= choosing.FEW:
             try:
                 trial = self._chosen(config, read, weights, network)
-            except train.Interrupted as stop:
+            except choosing.Interrupted as stop:
                 if not int(stop.state.step):
                     raise KeyboardInterrupt("interrupted before anything was learned") from None
                 _warn_of_interrupt(int(stop.state.step), config.train.steps)
-                self._keep(config, loaded, stop.state, {"step": [int(stop.state.step)]})
+                self._keep(config, stop.loaded, stop.state, {"step": [int(stop.state.step)]})
                 return
             config = _replaced(config, "prior", scale=trial.prior)
             keeps_noise = settings.is_number(config.likelihood.sigma) and chosen != "spread"  # as it was given
