@@ -1,5 +1,6 @@
 """The estimators inside scikit-learn's tools, the examples of docs/sklearn.md, and three methods under all checks."""
 
+import os
 import re
 import subprocess
 import sys
@@ -93,3 +94,13 @@ def test_every_check_of_scikit_learn(kind, method):
         if "check_sample_weight_equivalence" not in str(check):
             check(estimator)
     print(f"{kind.__name__} {method}: {(time.process_time() - start) / 60:.1f} minutes of a processor")
+
+
+def test_mapie_wraps_an_estimator():
+    """The example as it stands, with fewer steps. 700 new rows, 500 to conformalise: the share inside has a standard
+    error of 0.018; four of these."""
+    example = (PAGE.parents[1] / "examples" / "mapie_intervals.py").read_text()
+    assert "steps=1000" in example
+    command = [sys.executable, "-c", example.replace("steps=1000", "steps=100, calibration=None")]
+    found = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | runs.QUICK)
+    assert abs(float(found.stdout.split()[-1]) - 0.9) < 4 * 0.018
