@@ -127,6 +127,9 @@ def test_the_spread_is_kept(sure, tmp_path):
     sure.save(tmp_path / "sure")
     again = SteinRegressor.load(tmp_path / "sure")
     np.testing.assert_array_equal(again.predict(X, return_std=True), sure.predict(X, return_std=True))
+    assert (
+        relative_error(stein.load(tmp_path / "sure").predict(X).std[:, 0], again.predict(X, return_std=True)[1]) < 1e-4
+    )
 
 
 def test_what_cannot_be_loaded_or_saved(calibrated, saved, tmp_path):

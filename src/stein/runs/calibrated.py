@@ -27,6 +27,10 @@ class Calibration(msgspec.Struct, frozen=True):
     degrees: float | None = None
 
     @property
+    def spread(self) -> calibration.Spread:
+        return calibration.Spread(self.width, self.degrees)
+
+    @property
     def conformal(self) -> calibration.Conformal:
         return calibration.Conformal(np.array(self.scores).T)
 
@@ -48,11 +52,9 @@ def calibrate(
     return Calibration(len(y), conformal.scores.T.tolist(), threshold, *spread)
 
 
-def with_spread(prediction: Prediction, found: Calibration | None) -> Prediction:
-    """A prediction with its calibrated spread."""
-    if found is None or isinstance(prediction, ClassPrediction):
-        return prediction
-    return calibration.Spread(found.width, found.degrees)(prediction)
+def with_spread(prediction: Prediction, spread: calibration.Spread) -> Prediction:
+    """A prediction with its calibrated spread; that of classes as it is."""
+    return prediction if isinstance(prediction, ClassPrediction) else spread(prediction)
 
 
 def chosen_rows(rows: int, seed: int) -> np.ndarray:

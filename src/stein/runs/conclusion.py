@@ -53,7 +53,7 @@ def conclude(
     held_out = loaded.raw_targets(loaded.validation.y)[chosen]
     given = isinstance(config.likelihood.sigma, float)
     calibration = calibrate(predicted(loaded.validation.x[chosen]), held_out, loaded.units, given)
-    prediction, y = with_spread(predicted(loaded.test.x), calibration), loaded.raw_targets(loaded.test.y)
+    prediction, y = with_spread(predicted(loaded.test.x), calibration.spread), loaded.raw_targets(loaded.test.y)
     members = int(np.asarray(state.alive).sum())
     scores = [comparison.score(f"this ensemble, {config.method.name}, {members} members", prediction, y)]
     if config.method.name != "de":

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from stein import data, inputs, predict
+from stein.calibration import Spread
 from stein.data import cells, files
 from stein.likelihoods import Likelihood
 from stein.predictions import ClassPrediction, Prediction
@@ -41,6 +42,7 @@ class _About(msgspec.Struct):
     units: Scales | None = None
     recipe: Recipe | None = None
     calibration: Calibration | None = None
+    spread: tuple[float, float | None] = (1.0, None)  # of an estimator, which keeps the rest of its calibration
 
 
 def _described_by_the_data(folder: RunFolder, config: Config) -> dict[str, Any]:
@@ -61,7 +63,8 @@ class Exported:
         standardiser, units: scales of the inputs and of the targets; ``None`` if they are not standardised.
         constant: the constant prediction to beat: the most frequent class, or the mean of the training targets.
         recipe: how the columns of a table become inputs; ``None`` if the columns have no names of their own.
-        calibration: spread, conformal scores, and the threshold of unusual rows; ``None`` without a summary.
+        calibration: conformal scores, and the threshold of unusual rows; ``None`` without a summary.
+        spread: the calibrated spread of predicted numbers.
     """
 
     def __init__(self, folder: RunFolder, model: Model | None = None):
@@ -83,6 +86,7 @@ class Exported:
         self.labels, self.columns, self.target = about.labels, about.inputs, about.target
         self.kind, self.shape, self.constant = about.kind, about.shape, about.constant
         self.units, self.recipe, self.calibration = units, about.recipe, about.calibration
+        self.spread = Spread(*about.spread) if about.calibration is None else about.calibration.spread
         n = self.config.method.particles
         with precision(self.config):
             like = jax.eval_shape(jax.vmap(self.model.init), jax.random.split(jax.random.key(0), n))
@@ -108,7 +112,7 @@ class Exported:
         if isinstance(prediction, ClassPrediction):
             return prediction._replace(labels=self.labels)
         prediction = prediction if self.units is None else prediction.in_units(self.units.scale, self.units.mean)
-        return with_spread(prediction, self.calibration)
+        return with_spread(prediction, self.spread)
 
     def inputs(self, x: Any) -> np.ndarray:
         """Inputs as the network takes them: columns in order, standardised as in training."""

@@ -261,7 +261,8 @@ class SteinEnsemble(BaseEstimator):
     def save(self, path: Path | str) -> None:
         """Write the fitted estimator to a new directory: safetensors, TOML and JSON, nothing pickled.
 
-        :meth:`load` reads it, and so do ``stein.load`` and ``stein predict``, which do not know the calibration.
+        :meth:`load` reads it, and so do ``stein.load`` and ``stein predict``, which know the calibrated spread, but
+        neither conformal intervals nor a temperature.
         """
         check_is_fitted(self)
         files.save(self, Path(path))

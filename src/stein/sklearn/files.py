@@ -30,7 +30,6 @@ class _Facts(msgspec.Struct):
     classes_type: str = ""
     flat: bool = True
     temperature: float | None = None
-    spread: tuple[float, float | None] = (1.0, None)
     calibrated: tuple[int, int] | None = None
 
 
@@ -52,13 +51,13 @@ def save(estimator: Any, path: Path) -> None:
         "" if classes is None else classes.dtype.str,
         getattr(estimator, "_flat", True),
         estimator.temperature_,
-        tuple(estimator.spread_),
         None if conformal is None else conformal.scores.shape,
     )
     about = {
         "version": __version__,
         "config": msgspec.to_builtins(estimator.config_),
         **estimator._about,
+        "spread": tuple(estimator.spread_),
         "sklearn": msgspec.to_builtins(facts),
     }
     durable.replace(folder.config, configs.dump(estimator.config_).encode())
@@ -85,7 +84,9 @@ def load(kind: type, path: Path, model: Any) -> Any:
     estimator = kind(**_known(kind, facts.parameters), model=model)
     estimator.config_, estimator.members_ = exported.config, jax.device_get(exported.members)
     estimator.history_, estimator._usual = facts.history, np.array(facts.usual)
-    estimator._about = {name: about[name] for name in about if name not in ("sklearn", "sha256", "config", "version")}
+    estimator._about = {
+        name: about[name] for name in about if name not in ("sklearn", "spread", "sha256", "config", "version")
+    }
     estimator.n_features_in_ = exported.shape[0]
     if facts.features is not None:
         estimator.feature_names_in_ = np.array(facts.features, object)
@@ -93,7 +94,7 @@ def load(kind: type, path: Path, model: Any) -> Any:
         estimator.classes_ = np.array(facts.classes, _dtype(folder.ensemble, facts.classes_type))
     else:
         estimator._flat = facts.flat
-    estimator.temperature_, estimator.spread_ = facts.temperature, Spread(*facts.spread)
+    estimator.temperature_, estimator.spread_ = facts.temperature, Spread(*exported.spread)
     estimator.conformal_ = None
     if facts.calibrated is not None:
         like = {"scores": jax.ShapeDtypeStruct(facts.calibrated, np.float64)}
