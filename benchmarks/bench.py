@@ -219,7 +219,7 @@ from stein import train
 from stein.runs import configs
 from stein.runs.build import assemble
 parts = assemble(configs.load(pathlib.Path(sys.argv[1])))
-state = jax.jit(lambda key: parts.algorithm.init(key, 50))(jax.random.key(0))
+state = train.begin(parts.algorithm, jax.random.key(0), 50)
 train.run(parts.algorithm, state, parts.batches, 1)
 print(time.time())
 """
