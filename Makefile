@@ -31,7 +31,7 @@ $(DEV): $(STAMP)
 install: $(DEV)  ## .venv with stein and the development tools
 
 test: $(DEV)  ## all tests but the long ones, and the examples in docstrings
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" tests
 	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest --doctest-modules src
 
 test-long: $(DEV)  ## the tests marked long, into results/test-long
