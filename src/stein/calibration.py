@@ -26,7 +26,8 @@ TEMPERATURES = (0.02, 50.0)
 """The range of temperatures: with a few rows, all of them right, the best would be zero."""
 
 WIDTHS = (0.2, 20.0)
-WIDTH_PRIOR = 0.5
+LOG_PRIOR = 0.5
+"""Standard deviation of the logarithm of a width or a temperature, beforehand: a handful of rows changes little."""
 TAILS = (None, 10.0, 4.0)
 """Degrees of freedom that :func:`spread` tries; None is the normal distribution."""
 
@@ -127,7 +128,7 @@ def spread(prediction: RegressionPrediction, y: Any) -> Spread:
     def best(degrees: float | None) -> tuple[float, Spread]:
         def loss(log_c: float) -> float:
             nll = Spread(math.exp(log_c), degrees)(prediction).scores(y)["nll"]
-            return len(y) * nll + 0.5 * (log_c / WIDTH_PRIOR) ** 2
+            return len(y) * nll + 0.5 * (log_c / LOG_PRIOR) ** 2
 
         ends = tuple(math.log(end) for end in WIDTHS)
         found = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6})
@@ -140,16 +141,18 @@ def spread(prediction: RegressionPrediction, y: Any) -> Spread:
 def temperature(prediction: ClassPrediction, y: Any) -> float:
     """The temperature T at which the tempered mean probabilities have the least nll on held-out rows.
 
-    Above 1 the ensemble was too sure, below 1 not sure enough. The order of the classes does not change.
+    Above 1 the ensemble was too sure, below 1 not sure enough. The order of the classes does not change. The
+    prior of :func:`spread` is added: without it a few rows that are all right would make the ensemble certain.
     """
     y = _labels(prediction, y)
     logs = _mean_logs(prediction)
 
-    def nll(log_t: float) -> float:
-        return -float(log_softmax(logs / math.exp(log_t), axis=1)[np.arange(len(y)), y].mean())
+    def loss(log_t: float) -> float:
+        nll = -float(log_softmax(logs / math.exp(log_t), axis=1)[np.arange(len(y)), y].sum())
+        return nll + 0.5 * (log_t / LOG_PRIOR) ** 2
 
     ends = tuple(math.log(end) for end in TEMPERATURES)
-    return math.exp(minimize_scalar(nll, bounds=ends, method="bounded", options={"xatol": 1e-6}).x)
+    return math.exp(minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6}).x)
 
 
 def tempered(prediction: ClassPrediction, temperature: float) -> Classes:

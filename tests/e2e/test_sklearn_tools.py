@@ -1,10 +1,12 @@
 """The estimators inside scikit-learn's tools, the examples of docs/sklearn.md, and three methods under all checks."""
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import time
+import unittest
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +94,8 @@ def test_every_check_of_scikit_learn(kind, method):
     start = time.process_time()
     for estimator, check in estimator_checks_generator(kind(**USUAL | {"method": method, "steps": 200})):
         if "check_sample_weight_equivalence" not in str(check):
-            check(estimator)
+            with contextlib.suppress(unittest.SkipTest):  # of one check only: array libraries that are not installed
+                check(estimator)
     print(f"{kind.__name__} {method}: {(time.process_time() - start) / 60:.1f} minutes of a processor")
 
 

@@ -110,6 +110,13 @@ def test_temperature_recovers_a_known_one(true):
     np.testing.assert_allclose(calibration.tempered(prediction, true), p, rtol=1e-9)
 
 
+def test_a_few_right_answers_do_not_make_it_certain():
+    """Thirty rows, all right with a probability of 0.9. Catches a temperature without its prior, which would be the
+    smallest allowed: on new rows one mistake would then cost a hundred nats."""
+    rows = ClassPrediction(np.log(np.tile([0.9, 0.1], (1, 30, 1))))
+    assert 0.3 < calibration.temperature(rows, np.zeros(30, int)) < 0.8
+
+
 def test_temperature_is_of_the_mean_probabilities():
     """Two members. Catches the mean of tempered members, and tempered mean logits."""
     votes = ClassPrediction(np.log([[[0.9, 0.1]], [[0.5, 0.5]]]))
