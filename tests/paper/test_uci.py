@@ -34,7 +34,7 @@ def test_rows_share_trials_and_are_those_of_the_estimator(tmp_path, small):
     """A deep ensemble with the prior and spread of the default's trials is the one that tries for itself, to the byte.
     Catches another seed, the training rows for the test rows, and numbers that are not in the target's units."""
     (tmp_path / "cells").mkdir()
-    for row in (uci.OURS, "de", uci.CONFORMAL, "gradient boosting"):
+    for row in (uci.OURS, "de", uci.CONFORMAL, "sklearn MLP", "gradient boosting"):
         uci.compute(tmp_path, uci.Cell(row, "yacht"))
     train, test = datasets.load_uci("yacht", 1)
     alone = SteinRegressor(method="de", random_state=1).fit(train.x, train.y)

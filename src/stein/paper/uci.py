@@ -64,7 +64,7 @@ def _peers() -> dict[str, Callable[[int], Any]]:
     from sklearn.preprocessing import StandardScaler
 
     def network(seed: int) -> Any:
-        model = MLPRegressor((50, 50), max_iter=1000, random_state=seed)
+        model = MLPRegressor(hidden_layer_sizes=(50, 50), max_iter=1000, random_state=seed)
         return TransformedTargetRegressor(make_pipeline(StandardScaler(), model), transformer=StandardScaler())
 
     def process(seed: int) -> Any:
