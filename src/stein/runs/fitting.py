@@ -10,9 +10,9 @@ from stein.data.blocks import SUFFIXES, source
 from stein.runs import configs, dataset
 from stein.runs.dataset import Loaded
 from stein.runs.schema import Config
+from stein.runs.tables import MOST_COLUMNS
 
 LEAST_ROWS = 20
-MOST_COLUMNS = 5_000
 CALIBRATION_ROWS = 20
 TASKS = {"regression": "gaussian", "classes": "categorical"}
 
