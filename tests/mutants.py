@@ -24,8 +24,8 @@ STAGES = (
 # ruff: noqa: E501 - an edit is easier to read on one line
 # name: (file, (old, new), ...); every old text must occur in the file, and its first occurrence is replaced
 MUTANTS = {
-    "repulsion attracts": ("kernels.py", ("left = 2 / h * slope", "left = -2 / h * slope")),
-    "repulsion without its 2": ("kernels.py", ("left = 2 / h * slope", "left = 1 / h * slope")),
+    "repulsion attracts": ("kernels.py", ("left = 2 / h * descent", "left = -2 / h * descent"), ("2 / h * slope)", "-2 / h * slope)")),
+    "repulsion without its 2": ("kernels.py", ("left = 2 / h * descent", "left = 1 / h * descent"), ("2 / h * slope)", "1 / h * slope)")),
     "bandwidth over log n": ("kernels.py", ("jnp.log1p(jnp.maximum(n, 1)", "jnp.log(jnp.maximum(n, 2)")),
     "median without the diagonal": ("kernels.py", ("def median(diagonal: bool = True", "def median(diagonal: bool = False")),
     "dead particles in the median": ("kernels.py", ("living = alive[upper[0]] & alive[upper[1]]", "living = upper[0] >= 0")),
@@ -36,11 +36,13 @@ MUTANTS = {
     "bandwidth never frozen": ("kernels.py", ("jnp.where(seen < after", "jnp.where(seen >= 0")),
     "distances not centred": ("tree.py", ("products = gram(around_middle(x, alive))", "products = gram(where(alive, x, 0))")),
     "distances around the mean of all": ("tree.py", ("gram(around_middle(x, alive))", "gram(centre(x, alive))")),
-    "repulsion around the mean of all": ("kernels.py", ("felt = jnp.sum(jnp.abs(self.left), axis=1)", "felt = jnp.ones_like(self.left[0])")),
+    "repulsion around the mean of all": ("kernels.py", ("origin = tree.middle(x, self.alive)", "origin = tree.mean(x, self.alive)")),
+    "one product around the mean of all": ("kernels.py", ("shifted = tree.around_middle(x, self.alive)", "shifted = tree.centre(x, self.alive)")),
+    "one product with the diagonal": ("kernels.py", (" + self.ratio * jnp.diagonal(drive)", "")),
     "sum of kernels without its weights": ("kernels.py", ("gram.weighted(jnp.full_like(gram.matrix, w))", "gram.weighted(jnp.ones_like(gram.matrix))")),
     "dead particles in the mean": (
         "tree.py",
-        ("total.astype(leaf.dtype), where(alive, x, 0))", "total.astype(leaf.dtype), x)"),
+        ("mix(weights / number, where(alive, x, 0))", "mix(jnp.ones_like(weights) / len(alive), x)"),
     ),
     "noise by position": ("tree.py", ("one))(ids, like)", "one))(jnp.arange(len(ids)), like)")),
     "w-SVGD drift without 1/n": ("rules/svgd.py", ("tree.scale(1 / view.num_alive(), phi)", "phi")),
@@ -92,7 +94,7 @@ MUTANTS = {
     "blob counts i twice": ("rules/wgd.py", ("inverse[:, None] + inverse[None, :]", "inverse[:, None] + inverse[:, None]")),
     "preconditioner not rooted in the noise": ("steps.py", ("jnp.sqrt(p) * z", "p * z")),
     "Langevin noise times the step": ("steps.py", ("tree.scale(size**0.5, noise)", "tree.scale(size, noise)")),
-    "momentum of the dead not kept": ("steps.py", ("tree.where(alive, moved, state), alive\n\n    def restart", "moved, alive\n\n    def restart")),
+    "momentum of the dead not kept": ("steps.py", ("tree.settle(alive, (proposal, moved), (particles, state))", "(tree.settle(alive, proposal, particles), moved)")),
     "hyperbolic without 1.3": ("schedules.py", ("jnp.tanh((1.3 *", "jnp.tanh((1.0 *")),
     "every epoch in the same order": ("batches.py", ("jax.random.fold_in(key, epoch)", "key")),
 }  # fmt: skip

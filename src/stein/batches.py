@@ -90,7 +90,8 @@ class Batches:
         return batches
 
 
-@partial(jax.jit, static_argnums=(2, 3, 4))  # outside of jit, `lax.map` would compile its lambda at every call
+# Compiled once for all methods with the same data; and outside of jit `lax.map` would compile its lambda at every call.
+@partial(jax.jit, static_argnums=(2, 3, 4))
 def _stream(key: Key, cursor: tuple[Any, Any], n: int, steps: int, size: int) -> Int[Array, "steps size"]:
     """Rows of ``steps`` batches from ``cursor`` on, of n rows that are reshuffled in every epoch."""
     first, place = cursor

@@ -29,42 +29,52 @@ class Gram(NamedTuple):
     """A kernel evaluated on all pairs; rows and columns of dead particles are zero.
 
     ``right`` is ``None`` if it equals ``left``: the kernel depends on ``x_i - x_j`` only. The diagonal of
-    ``left`` is then zero, because ``x_i - x_i`` is.
+    ``left`` is then zero, because ``x_i - x_i`` is. ``ratio`` is the number ``left / matrix``, if it is the same for
+    all pairs i ≠ j.
     """
 
     matrix: Matrix
     left: Matrix
     right: Matrix | None
     bandwidth: Any
+    alive: Mask
+    ratio: Float[Array, ""] | None = None
 
     def weighted(self, pairs: Matrix) -> "Gram":
         """The same kernel with each pair (i, j) multiplied by a number."""
         right = None if self.right is None else self.right * pairs
-        return Gram(self.matrix * pairs, self.left * pairs, right, self.bandwidth)
+        return self._replace(matrix=self.matrix * pairs, left=self.left * pairs, right=right, ratio=None)
 
     def seen_through(self, factor: float) -> "Gram":
         """Chain rule: the kernel was evaluated at ``factor * x``; the gradient is with respect to ``x``."""
         right = None if self.right is None else self.right * factor**2
-        return Gram(self.matrix, self.left * factor**2, right, self.bandwidth)
+        ratio = None if self.ratio is None else self.ratio * factor**2
+        return self._replace(left=self.left * factor**2, right=right, ratio=ratio)
 
     def repulsion(self, x: Particles) -> Particles:
         r"""Row i: :math:`\sum_j \nabla_{x_j} k(x_i, x_j)`, one n x n by n x d product."""
         right = self.left if self.right is None else self.right
         pull, push = jnp.sum(self.left, axis=1), jnp.sum(right, axis=1)
+        # Around their middle, close particles far from the origin keep their digits, even with an outlier.
+        origin = tree.middle(x, self.alive)
+        shifted = tree.around(origin, x, self.alive)
+        force = tree.add(tree.rows(pull, shifted), tree.scale(-1.0, tree.mix(right, shifted)))
+        if self.right is None:
+            return force
+        return tree.add(force, jax.tree.map(lambda leaf: jnp.tensordot(pull - push, leaf, axes=0), origin))
 
-        # Relative to the mean of the interacting particles, close particles far from the origin keep their digits, even
-        # with an outlier. The term that the shift adds is zero for every kernel of x_i - x_j.
-        felt = jnp.sum(jnp.abs(self.left), axis=1)
-        share = felt / jnp.maximum(jnp.sum(felt), jnp.finfo(felt.dtype).tiny)
+    def stein(self, drive: Matrix, score: Particles, x: Particles) -> Particles:
+        r"""Row i: :math:`\sum_j [\mathrm{drive}_{ij}\, g_j + \nabla_{x_j} k(x_i, x_j)]`, with g the ``score``.
 
-        def leaf_repulsion(leaf: Array) -> Array:
-            origin = jnp.tensordot(share, leaf, axes=1)[None]
-            shifted = leaf - origin
-            rowwise = (-1,) + (1,) * (leaf.ndim - 1)
-            force = pull.reshape(rowwise) * shifted - jnp.tensordot(right, shifted, axes=1)
-            return force if self.right is None else force + (pull - push).reshape(rowwise) * origin
-
-        return jax.tree.map(leaf_repulsion, x)
+        ``drive`` is the kernel matrix, perhaps with another diagonal. Where :math:`\mathrm{left} = c K` off the
+        diagonal, as for the RBF kernel, one n x n by n x d product is enough: :math:`\sum_j K_{ij} (g_j - c x_j)`.
+        """
+        if self.ratio is None:
+            return tree.add(tree.mix(drive, score), self.repulsion(x))
+        shifted = tree.around_middle(x, self.alive)
+        both = tree.mix(drive, tree.add(score, tree.scale(-self.ratio, shifted)))
+        own = jnp.sum(self.left, axis=1) + self.ratio * jnp.diagonal(drive)
+        return tree.add(both, tree.rows(own, shifted))
 
 
 class AutodiffGram(NamedTuple):
@@ -81,6 +91,9 @@ class AutodiffGram(NamedTuple):
 
     def seen_through(self, factor: float) -> "AutodiffGram":
         return self._replace(factor=self.factor * factor)
+
+    def stein(self, drive: Matrix, score: Particles, x: Particles) -> Particles:
+        return tree.add(tree.mix(drive, score), self.repulsion(x))
 
     def repulsion(self, x: Particles) -> Particles:
         def weighted_row(y: Particles, one: Weights, weights: Array) -> Array:
@@ -174,22 +187,27 @@ def frozen(bandwidth: Bandwidth, after: int) -> Bandwidth:
 # -- the menu -----------------------------------------------------------------------------------------------
 
 
-def radial(profile: Callable[[Matrix], tuple[Matrix, Matrix]], bandwidth: Bandwidth | float = median()) -> Kernel:
+def radial(
+    profile: Callable[[Matrix], tuple[Matrix, Matrix]],
+    bandwidth: Bandwidth | float = median(),
+    slope: float | None = None,
+) -> Kernel:
     r"""A kernel :math:`k = \kappa(u)` of :math:`u = |x_i - x_j|^2/h`.
 
     Args:
         profile: maps u to the pair :math:`\kappa(u), -\kappa'(u)`.
         bandwidth: h, a number or a :class:`Bandwidth`.
+        slope: :math:`-\kappa'/\kappa`, if it is constant.
     """
     chosen = bandwidth if isinstance(bandwidth, Bandwidth) else fixed(bandwidth)
 
     def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
         squared = tree.squared_distances(x, alive)
         h, memory = chosen.estimate(squared, alive, memory)
-        value, slope = profile(squared / h)
+        value, descent = profile(squared / h)
         pairs = _pairs(alive, squared.dtype)
-        left = 2 / h * slope * pairs * (1 - jnp.eye(len(alive), dtype=squared.dtype))
-        return Gram(value * pairs, left, None, h), memory
+        left = 2 / h * descent * pairs * (1 - jnp.eye(len(alive), dtype=squared.dtype))
+        return Gram(value * pairs, left, None, h, alive, None if slope is None else 2 / h * slope), memory
 
     return Kernel(evaluate, chosen.memory)
 
@@ -206,7 +224,7 @@ def rbf(bandwidth: Bandwidth | float = median()) -> Kernel:
         value = jnp.exp(-u)
         return value, value
 
-    return radial(profile, bandwidth)
+    return radial(profile, bandwidth, slope=1.0)
 
 
 def imq(bandwidth: Bandwidth | float = median(), power: float = 0.5) -> Kernel:
@@ -232,7 +250,7 @@ def linear() -> Kernel:
     def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
         products = tree.gram(tree.where(alive, x, 0))
         pairs = _pairs(alive, products.dtype)
-        return Gram((products + 1) * pairs, pairs, jnp.zeros_like(pairs), ()), memory
+        return Gram((products + 1) * pairs, pairs, jnp.zeros_like(pairs), (), alive), memory
 
     return Kernel(evaluate)
 
@@ -242,7 +260,8 @@ def indicator() -> Kernel:
 
     def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
         living = alive.astype(tree.dtype(x))
-        return Gram(jnp.diag(living) * jnp.sum(living), jnp.zeros_like(_pairs(alive, living.dtype)), None, ()), memory
+        matrix = jnp.diag(living) * jnp.sum(living)
+        return Gram(matrix, jnp.zeros_like(matrix), None, (), alive), memory
 
     return Kernel(evaluate)
 
@@ -319,7 +338,8 @@ def _combine(kernels: tuple[Kernel, ...], parts: Callable[[list[Any]], list[Any]
         if any(g.right is not None for g in summands):
             rights = [g.left if g.right is None else g.right for g in summands]
             right = sum(rights[1:], rights[0])
-        return Gram(summands[0].matrix, left, right, tuple(g.bandwidth for g in grams)), memories
+        bandwidths = tuple(g.bandwidth for g in grams)
+        return Gram(summands[0].matrix, left, right, bandwidths, alive), memories
 
     return Kernel(evaluate, tuple(k.memory for k in kernels))
 

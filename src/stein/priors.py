@@ -126,7 +126,7 @@ def _each(w: Weights, scale: Any, function: Callable[[Array, Array], Array]) -> 
 
 
 def _total(w: Weights, scale: Any, log_density: Callable[[Array, Array], Array]) -> Float[Array, ""]:
-    terms = [jnp.sum(leaf) for leaf in jax.tree.leaves(_each(w, scale, log_density))]
+    terms = [tree.row_sums(leaf[None])[0] for leaf in jax.tree.leaves(_each(w, scale, log_density))]
     return sum(terms[1:], terms[0])
 
 

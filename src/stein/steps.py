@@ -166,7 +166,7 @@ def _optimised(
         updates, moved = optimise(tree.scale(-1.0, gradient(move)), state, particles)
         proposal = optax.apply_updates(particles, updates)
         alive = move.alive & tree.healthy(proposal)
-        return tree.where(alive, proposal, particles), tree.where(alive, moved, state), alive
+        return *tree.settle(alive, (proposal, moved), (particles, state)), alive
 
     def restart(mask: Array, particles: Particles, state: Any) -> Any:
         return tree.where(mask, init(particles), state)

@@ -127,7 +127,7 @@ def posterior(
         functional: bool,
     ) -> View:
         key_extra, key_prior = jax.random.split(key)
-        weights = tree.where(alive, particles, 0)
+        weights = tree.settle(alive, particles, 0)
         shared = measurement.is_gradient_batch()
         extra = _extra_points(measurement, key_extra, batch.x)
         data = _at_the_data(model, likelihood, weights, batch, extra[: None if shared else 0])

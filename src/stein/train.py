@@ -143,8 +143,8 @@ def _advancer(algorithm: Algorithm, batches: Any) -> Callable[[State, int, int],
             algorithm.target.check(batches.x, batches.y)
 
         def scan(state: State, step: int, length: int) -> tuple[State, Info]:
-            cursor = None if batches is None else batches.cursor(step)
-            return _advance(algorithm.step, state, batches, cursor, length)
+            rows = None if batches is None else batches.indices(batches.cursor(step), length)
+            return _advance(algorithm.step, state, batches, rows, length)
 
         return scan
     batch_at = batches if callable(batches) else _following(batches)
@@ -204,9 +204,8 @@ def _advance_one(step: Callable, state: State, batch: Batch) -> tuple[State, Inf
 
 
 @partial(jax.jit, static_argnums=(0, 4))
-def _advance(step: Callable, state: State, batches: Batches | None, cursor: Any, length: int) -> tuple[State, Info]:
+def _advance(step: Callable, state: State, batches: Batches | None, rows: Any, length: int) -> tuple[State, Info]:
     """``length`` steps in one scan; compiled once per algorithm, data shapes and length."""
-    rows = None if batches is None else batches.indices(cursor, length)
 
     def one(state: State, rows: Any) -> tuple[State, Info]:
         return step(state, None if batches is None else batches.take(rows))

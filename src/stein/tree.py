@@ -4,9 +4,7 @@ Every leaf carries the particle axis first. Products are taken leaf by leaf: not
 one long vector, so that leaves keep their layout and can be sharded over the particle axis.
 """
 
-import math
 from collections.abc import Callable
-from functools import reduce
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +38,7 @@ def rows(r: Float[Array, " n"], x: Particles) -> Particles:
     return jax.tree.map(lambda leaf: _column(r, leaf) * leaf, x)
 
 
-def mix(matrix: Float[Array, "n j"], x: Particles) -> Particles:
+def mix(matrix: Float[Array, "... j"], x: Particles) -> Particles:
     """sum_j matrix_ij x_j: linear combinations of particles."""
     return jax.tree.map(lambda leaf: jnp.tensordot(matrix, leaf, axes=1), x)
 
@@ -52,20 +50,36 @@ def where(mask: Bool[Array, " n"], x: Particles, y: Particles | float) -> Partic
     return jax.tree.map(lambda a, b: jnp.where(_column(mask, a), a, b), x, y)
 
 
+def settle(alive: Bool[Array, " n"], x: Particles, y: Particles | float) -> Particles:
+    """``where(alive, x, y)`` for large trees: nothing is copied as long as all particles are alive."""
+    return jax.lax.cond(jnp.all(alive), lambda: x, lambda: where(alive, x, y))
+
+
 def mean(x: Particles, alive: Bool[Array, " n"]) -> Weights:
     """Mean over the living particles."""
-    total = jnp.maximum(jnp.sum(alive), 1)
-    return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / total.astype(leaf.dtype), where(alive, x, 0))
+    weights, number = alive.astype(dtype(x)), jnp.maximum(jnp.sum(alive), 1).astype(dtype(x))
+    return mix(weights / number, where(alive, x, 0))
 
 
 def centre(x: Particles, alive: Bool[Array, " n"]) -> Particles:
     """x_i minus the mean over the living particles; rows of the dead become zero."""
-    return where(alive, jax.tree.map(lambda a, m: a - m[None], x, mean(x, alive)), 0)
+    return around(mean(x, alive), x, alive)
+
+
+def row_sums(leaf: Float[Array, "n ..."]) -> Float[Array, " n"]:
+    """The sum of each particle's entries, as a product with ones.
+
+    On a CPU, XLA multiplies with all cores and vector instructions, and sums without: this is six times as fast.
+    """
+    if leaf.ndim == 1:
+        return leaf
+    sums = jnp.matmul(leaf, jnp.ones(leaf.shape[-1], leaf.dtype), precision="highest")
+    return jnp.sum(sums, axis=tuple(range(1, sums.ndim)))
 
 
 def squared_norms(x: Particles) -> Float[Array, " n"]:
     """|x_i|^2 over all leaves."""
-    squares = [jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(x)]
+    squares = [row_sums(jnp.square(leaf)) for leaf in jax.tree.leaves(x)]
     return sum(squares[1:], squares[0])
 
 
@@ -82,7 +96,12 @@ def around_middle(x: Particles, alive: Bool[Array, " n"]) -> Particles:
     For quantities that depend on differences only. A single particle at 1e6 would move the mean of all so far that the
     differences of the others are lost in rounding.
     """
-    return where(alive, jax.tree.map(lambda a, m: a - m[None], x, middle(x, alive)), 0)
+    return around(middle(x, alive), x, alive)
+
+
+def around(origin: Weights, x: Particles, alive: Bool[Array, " n"]) -> Particles:
+    """x_i minus the ``origin``; rows of the dead become zero."""
+    return where(alive, jax.tree.map(lambda a, o: a - o[None], x, origin), 0)
 
 
 def gram(x: Particles) -> Float[Array, "n n"]:
@@ -111,13 +130,10 @@ def healthy(x: Particles) -> Bool[Array, " n"]:
     """Whether particle i and its squared norm are finite.
 
     The second half matters because Gram matrices square: one entry of 1e30 would turn every distance to it
-    into infinity. Entries are compared with the largest value that all of them may have at once, so no sum is needed.
+    into infinity.
     """
-    wide, leaves = dtype(x), jax.tree.leaves(x)
-    entries = max(1, sum(math.prod(leaf.shape[1:]) for leaf in leaves))
-    bound = math.sqrt(float(jnp.finfo(wide).max) / entries)
-    within = [jnp.all(jnp.abs(leaf.astype(wide)) < bound, axis=tuple(range(1, leaf.ndim))) for leaf in leaves]
-    return reduce(jnp.logical_and, within)  # comparisons with NaN are false
+    wide = dtype(x)
+    return jnp.isfinite(squared_norms(jax.tree.map(lambda leaf: leaf.astype(wide), x)))
 
 
 def normal(key: Key, ids: Int[Array, " n"], like: Particles) -> Particles:

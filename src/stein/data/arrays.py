@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import boxcox1p, inv_boxcox1p
 
 MOST_ROWS = 10_000
@@ -118,6 +117,8 @@ def _power(z: np.ndarray, weights: np.ndarray | None) -> float:
 
     def cost(power: float) -> float:
         return float(np.log(_moments(_bent(z, power), weights)[1]) - (power - 1) * slope)
+
+    from scipy.optimize import minimize_scalar  # slow to import, and most runs unskew nothing
 
     return float(minimize_scalar(cost, bounds=(0.0, 2.0), method="bounded").x)
 

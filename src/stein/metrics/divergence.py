@@ -6,7 +6,6 @@ deviations are over functions, with n - 1. Plain NumPy in double precision.
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.spatial.distance import cdist, pdist
 
 from stein.inputs import shaped
 
@@ -65,6 +64,8 @@ def energy_distance(members: Functions, reference: Functions) -> float:
     Pairs of a function with itself are left out, so that the estimate is unbiased (and may be negative).
     """
     a, b = np.asarray(members, float), np.asarray(reference, float)
+    from scipy.spatial.distance import cdist, pdist  # slow to import
+
     return float(2 * cdist(a, b).mean() - pdist(a).mean() - pdist(b).mean())
 
 

@@ -8,6 +8,7 @@ import jax
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from stein.models.convolutions import as_products
 from stein.types import Key, Model, Weights
 
 _STATISTICS = "running statistics that an ensemble of particles cannot share; use GroupNorm or LayerNorm"
@@ -22,6 +23,8 @@ def from_function(init: Callable[[Key], Any], apply: Callable[[Any, Array], Arra
         init: ``init(key)`` draws a pytree of parameters. Its floating-point arrays are the weights; all else in it
             (integer arrays, numbers, functions) is a constant, taken once and shared by all particles.
         apply: ``apply(parameters, inputs)`` maps inputs ``(b, ...)`` to outputs ``(b, k)``.
+
+    On a CPU its convolutions are computed as products (:mod:`stein.models.convolutions`), equal to rounding.
 
     >>> model = from_function(lambda key: {"w": jax.random.normal(key, (3, 2))}, lambda p, x: x @ p["w"])
     >>> model.apply(model.init(jax.random.key(0)), jax.numpy.ones((5, 3))).shape
@@ -40,7 +43,7 @@ def from_function(init: Callable[[Key], Any], apply: Callable[[Any, Array], Arra
     def evaluate(weights: Weights, inputs: Array) -> Array:
         return apply(eqx.combine(weights, constants), inputs)
 
-    return Model(draw, evaluate)
+    return Model(draw, as_products(evaluate))
 
 
 def from_equinox(make: Callable[[Key], Any]) -> Model:

@@ -26,7 +26,7 @@ def w_svgd(kernel: Kernel = rbf(), noise: Noise | None = None) -> Rule:
 
     where :math:`g_j` is ``view.score_w[j]`` and k is ``kernel``.
 
-    Cost: one backward pass per particle, three n x n by n x d products, O(nd) memory.
+    Cost: one backward pass per particle, two n x n by n x d products (three for other kernels than RBF), O(nd) memory.
     Limits: n = 1 is MAP training; ``kernel=indicator()`` is the deep ensemble. For d >> n the particles' variance
         collapses to log(n+1)/d of the target's, and the rule behaves like a deep ensemble.
         With ``noise=cholesky()`` and a fixed bandwidth it leaves the posterior invariant.
@@ -38,9 +38,8 @@ def w_svgd(kernel: Kernel = rbf(), noise: Noise | None = None) -> Rule:
     def force(key: Key, view: View, memory: Memory) -> tuple[Force, Memory]:
         gram, memory = kernel(view.weights, view.alive, memory)
         drive, xi = driven(noise, key, gram.matrix, view)
-        R = gram.repulsion(view.weights)
-        phi = tree.add(tree.mix(drive, view.score_w), R)
-        return _force(view, phi, xi, R, weights=gram), memory
+        phi = gram.stein(drive, view.score_w, view.weights)
+        return _force(view, phi, xi, gram.repulsion(view.weights), weights=gram), memory
 
     return Rule(force, kernel.memory, noisy=noise is not None)
 
