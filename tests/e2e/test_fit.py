@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 
 import stein
-from stein import cli
+from stein import cli, predict
 from stein.data import blocks
 from stein.runs import configs, dataset, summary
 from stein.runs.comparison import Score
@@ -205,6 +205,7 @@ def test_parquet_and_arrow_are_read_as_the_same_table(fitted: tuple[Path, Said],
 
 
 def test_classes_have_probabilities_and_sets(tmp_path: Path) -> None:
+    """Catches a temperature that is found and not used, or by some of the commands only."""
     houses(300).to_csv(tmp_path / "t.csv", index=False)
     options = ["--target", "city", "--impute", "--id-column", "id", "--method", "de", "--steps", 200, "--coverage", 0.8]
     code, out, err = said("fit", tmp_path / "t.csv", *options, "--out", tmp_path / "run", *SMALL, "prior.scale=2")
@@ -220,6 +221,19 @@ def test_classes_have_probabilities_and_sets(tmp_path: Path) -> None:
     for row in rows:
         assert sum(float(row[name]) for name in probabilities) == pytest.approx(1)
         assert row["city"] in row["set_80"].split(" | ")
+    run = stein.load(tmp_path / "run")
+    prediction = run.predict_prepared(run.inputs(run.read(tmp_path / "t.csv")))
+    assert run.calibration.temperature == prediction.temperature != 1.0
+    found = np.array([[float(row[name]) for name in (*probabilities, "entropy", "epistemic")] for row in rows])
+    columns = (prediction.probabilities, prediction.entropy, prediction.mutual_information)
+    np.testing.assert_allclose(found, np.column_stack(columns), rtol=1e-9)
+    sets = run.calibration.conformal.sets(prediction, 0.8)
+    assert [row["set_80"] for row in rows] == [" | ".join(np.array(run.labels)[inside]) for inside in sets]
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert said("evaluate", tmp_path / "run", "--no-cache").code == 0
+    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert evaluation["nll"] == pytest.approx(metrics["test_nll"], rel=1e-9)
+    assert f"| {metrics['test_nll']:.4g} " in (tmp_path / "run" / "summary.md").read_text()
 
 
 # -- parts --------------------------------------------------------------------------------------------------
@@ -263,20 +277,29 @@ def test_levels_and_medians_are_those_of_the_training_rows(tmp_path: Path) -> No
 def test_a_stopped_fit_gets_its_summary_when_it_is_resumed(
     fitted: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped in the deep ensemble, after its own steps. Catches a run that is finished without a summary."""
+    """Stopped in the deep ensemble, after its own steps. Catches a run that is finished without a summary, and a deep
+    ensemble that is compared without a calibration."""
     from stein.runs import comparison
 
-    own = comparison.deep_ensemble
+    own, compared = comparison.deep_ensemble, []
 
-    def stopped(config, loaded, y, requests, show):  # type: ignore[no-untyped-def]
+    def stopped(config, loaded, y, requests, show, calibrated):  # type: ignore[no-untyped-def]
+        def predicted(made, state):  # type: ignore[no-untyped-def]
+            before = made.likelihood.predictive(predict.in_chunks(made.model, state, loaded.test.x))
+            compared.extend([before.sigmas * loaded.units.scale, calibrated(made, state)])
+            return compared[1]
+
         requests.append(signal.SIGINT)
-        return own(config, loaded, y, requests, show)
+        found = own(config, loaded, y, requests, show, predicted)
+        assert found.nll == compared[1].scores(y)["nll"]
+        return found
 
     monkeypatch.setattr(comparison, "deep_ensemble", stopped)
     options = ["--target", "price", "--impute", "--id-column", "id", "--method", "w-svgd", "--steps", 400]
     run, prior = tmp_path / "run", configs.load_run(fitted[0] / "run" / "config.toml").prior.scale
     code, _, err = said("fit", fitted[0] / "houses.csv", *options, "--out", run, *SMALL, f"prior.scale={prior}")
     assert code == 130
+    assert not np.isclose(compared[1].sigmas, compared[0], rtol=1e-3).any()
     assert f"stopped after training, before the summary; `stein resume {run}` goes on" in err
     assert not (run / "metrics.json").exists()
     monkeypatch.setattr(comparison, "deep_ensemble", own)
