@@ -186,6 +186,15 @@ def test_a_likelihood_predicts_what_it_is_the_likelihood_of(name):
     assert scores["nll"] == pytest.approx(-np.log(np.exp(members).mean(axis=0)).mean(), rel=1e-9)
 
 
+@pytest.mark.parametrize("name", ["heteroscedastic", "learned sigma"])
+def test_far_from_all_data_the_noise_is_still_a_number(name):
+    """Catches an overflow, after which nothing can be calibrated."""
+    found = LIKELIHOODS[name].predictive(np.array([[[1e30, 1e5]], [[-1e30, 2.0]]]))
+    assert np.isfinite(found.std).all()
+    assert np.isfinite(found.scores([[0.0]])["nll"])
+    assert np.isfinite(found.interval(0.9)).all()
+
+
 def test_a_classifier_predicts_what_it_is_the_likelihood_of():
     outputs, y = RANDOM.normal(size=(3, 5, 4)), RANDOM.integers(0, 4, 5)
     likelihood = likelihoods.categorical()

@@ -25,6 +25,8 @@ from stein.storage import checkpoint, documents, untrusted
 from stein.tables import Recipe, is_gap
 from stein.types import Model, Particles
 
+LARGEST = 1e19  # its square is a number in float32
+
 
 class _Estimator(msgspec.Struct, frozen=True):
     """What a prediction needs of the facts of an estimator (:mod:`stein.sklearn`)."""
@@ -128,6 +130,9 @@ class Exported:
         """Inputs as the network takes them: columns in order, standardised as in training."""
         names = column_names(x)
         if names is not None and self.columns:
+            for name in self.columns:
+                if names.count(name) > 1:
+                    raise ValueError(f"x has two columns called {name!r}")
             missing = [column for column in self.columns if column not in names]
             if missing:
                 raise ValueError(f"x has no column {missing[0]!r}; the run was trained on {', '.join(self.columns)}")
@@ -137,7 +142,9 @@ class Exported:
             raise ValueError(f"x has rows of shape {rows.shape[1:]}; the run was trained on {self.shape}")
         # In float64 first, as in training: a year minus the mean year loses its digits in float32.
         rows = rows if self.standardiser is None else self.standardiser(rows.astype(np.float64))
-        return rows.astype(self.config.train.precision)
+        # A number that no network can take is taken for a huge one: one bad cell is no reason to predict nothing.
+        with np.errstate(over="ignore"):
+            return np.clip(rows.astype(self.config.train.precision), -LARGEST, LARGEST)
 
     def notes(self, x: Any) -> list[str]:
         """What is unusual about each row of a table: gaps, new levels, values outside the range of training."""
