@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, logsumexp
 
 from stein import inputs, predictions
 from stein.metrics import regression, ties
@@ -145,20 +144,18 @@ def temperature(prediction: ClassPrediction, y: Any) -> float:
     prior of :func:`spread` is added: without it a few rows that are all right would make the ensemble certain.
     """
     y = _labels(prediction, y)
-    logs = _mean_logs(prediction)
 
     def loss(log_t: float) -> float:
-        nll = -float(log_softmax(logs / math.exp(log_t), axis=1)[np.arange(len(y)), y].sum())
-        return nll + 0.5 * (log_t / LOG_PRIOR) ** 2
+        return len(y) * tempered(prediction, math.exp(log_t)).scores(y)["nll"] + 0.5 * (log_t / LOG_PRIOR) ** 2
 
     ends = tuple(math.log(end) for end in TEMPERATURES)
     return math.exp(minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6}).x)
 
 
-def tempered(prediction: ClassPrediction, temperature: float) -> Classes:
-    """Mean probabilities to the power 1/T, normalised."""
+def tempered(prediction: ClassPrediction, temperature: float) -> ClassPrediction:
+    """The prediction at a temperature."""
     inputs.positive(temperature=temperature)
-    return np.exp(log_softmax(_mean_logs(prediction) / temperature, axis=1))
+    return prediction._replace(temperature=float(temperature))
 
 
 def _totals(p: Classes) -> Classes:
@@ -166,12 +163,6 @@ def _totals(p: Classes) -> Classes:
     order = np.argsort(-p, axis=1, kind="stable")
     totals = np.cumsum(np.take_along_axis(p, order, axis=1), axis=1)
     return np.take_along_axis(totals, np.argsort(order, axis=1), axis=1)
-
-
-def _mean_logs(prediction: ClassPrediction) -> Classes:
-    """Logarithms of the mean probabilities; finite also where the probabilities are zero in floating point."""
-    logs = prediction.log_probabilities
-    return logsumexp(logs, axis=0) - math.log(len(logs))
 
 
 def _labels(prediction: ClassPrediction, y: Any) -> np.ndarray:

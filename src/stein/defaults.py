@@ -33,10 +33,10 @@ class Setting(NamedTuple):
     learning_rate: float
 
 
-def for_table(kind: Literal["regression", "classes"], rows: int, inputs: int) -> Setting:
-    """The setting for a table of numbers with this many training rows and inputs.
+def for_table(kind: Literal["regression", "classes"], rows: int) -> Setting:
+    """The setting for a table of numbers with this many training rows.
 
-    >>> for_table("regression", 1000, 10).method
+    >>> for_table("regression", 1000).method
     'h-svgd'
     """
     return Setting(

@@ -61,7 +61,7 @@ def held_out(
 
 @shaped
 def classification(
-    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None = None
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None = None, temperature: float = 1.0
 ) -> dict[str, float]:
     """All metrics of a classifier; docs/evaluation.md defines them.
 
@@ -71,15 +71,17 @@ def classification(
         y: the classes of the test points.
         outside: the same at out-of-distribution points, by name. Metrics of the first set have plain names
             (``auroc_h``); with several sets, those of each set also have its name as a prefix: ``svhn_auroc_h``.
+        temperature: of the ensemble's probabilities; numbers about the members do not change.
     """
-    probabilities, others = _probabilities(log_probabilities, y, outside)
-    mean = _mean(probabilities)
+    answers, others = _answers(log_probabilities, y, outside, temperature)
+    probabilities, mean = answers
+    ensemble = metrics.classification.tempered(log_probabilities, temperature)
     right = metrics.classification.right(mean, y)
     members = metrics.classification.accuracy_of_members(probabilities, y)
     found = {
         "accuracy": float(right.mean()),
-        "nll": metrics.classification.nll(log_probabilities, y),
-        "nll_paper": metrics.classification.nll_paper(log_probabilities, y),
+        "nll": metrics.classification.nll(ensemble, y),
+        "nll_paper": metrics.classification.nll_paper(ensemble, y),
         "nll_members": metrics.classification.nll_members(log_probabilities, y),
         "brier": metrics.classification.brier(mean, y),
         "ece": metrics.calibration.ece(mean.max(axis=1), right),
@@ -91,8 +93,8 @@ def classification(
         "mutual_information": float(metrics.uncertainty.mutual_information(probabilities).mean()),
     }
     if not others:
-        return found | _ranking(probabilities, right, None)
-    sets = {n: _detection(probabilities, p) | _ranking(probabilities, right, p) for n, p in others.items()}
+        return found | _ranking(answers, right, None)
+    sets = {name: _detection(answers, other) | _ranking(answers, right, other) for name, other in others.items()}
     found |= next(iter(sets.values()))
     if len(sets) > 1:
         found |= {f"{name}_{key}": value for name, own in sets.items() for key, value in own.items()}
@@ -101,21 +103,20 @@ def classification(
 
 @shaped
 def classification_curves(
-    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None = None
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None = None, temperature: float = 1.0
 ) -> dict[str, Any]:
     """The data of the figures, as lists.
 
     These are the bins of the reliability diagram and, for each out-of-distribution set (or for ``test`` alone), the
     calibration curves: by entropy (``accuracy``), by model disagreement (``accuracy_md``) and of a perfect ranking,
-    thinned to at most 500 points.
+    thinned to at most 500 points. The arguments are those of :func:`classification`.
     """
-    probabilities, others = _probabilities(log_probabilities, y, outside)
-    mean = _mean(probabilities)
-    right = metrics.classification.right(mean, y)
-    bins = metrics.calibration.reliability(mean.max(axis=1), right)
+    answers, others = _answers(log_probabilities, y, outside, temperature)
+    right = metrics.classification.right(answers.mean, y)
+    bins = metrics.calibration.reliability(answers.mean.max(axis=1), right)
     curves: dict[str, Any] = {}
     for name, other in others.items() or [("test", None)]:
-        found = _curves(probabilities, right, other)
+        found = _curves(answers, right, other)
         shown = np.unique(np.linspace(0, len(found.perfect) - 1, CURVE_POINTS).round().astype(int))
         curves[name] = {
             "points": (shown + 1).tolist(),
@@ -141,11 +142,11 @@ def corruption(
         predict: from images to the members' log-probabilities.
         images: clean images (rows, height, width, channels), not standardised.
     """
-    clean = _entropy(metrics.classification.probabilities(predict(images)))
+    clean = metrics.uncertainty.entropy(_mean(predict(images)))
     rows = []
     for sigma in sigmas:
         logs = predict(corruptions.gaussian_blur(images, sigma))
-        mean = _mean(metrics.classification.probabilities(logs))
+        mean = _mean(logs)
         right = metrics.classification.right(mean, y)
         rows.append(
             {
@@ -159,17 +160,24 @@ def corruption(
     return rows
 
 
-def _detection(inside: Probabilities, outside: Others) -> dict[str, float]:
+class _Answers(NamedTuple):
+    """Probabilities of the members at some points, and those of the ensemble."""
+
+    members: Others
+    mean: np.ndarray
+
+
+def _detection(inside: _Answers, outside: _Answers) -> dict[str, float]:
     """How well each uncertainty separates the two sets, and how much larger it is outside."""
-    by = {
-        "h": _entropy,
+    of_members = {
         "md": metrics.uncertainty.disagreement,
         "md_rms": metrics.uncertainty.rms_disagreement,
         "mi": metrics.uncertainty.mutual_information,
     }
+    by = {"h": (metrics.uncertainty.entropy(outside.mean), metrics.uncertainty.entropy(inside.mean))}
+    by |= {key: (score(outside.members), score(inside.members)) for key, score in of_members.items()}
     found: dict[str, float] = {}
-    for key, score in by.items():
-        pair = score(outside), score(inside)
+    for key, pair in by.items():
         found |= {
             f"auroc_{key}": metrics.ood.auroc(*pair),
             f"aupr_{key}": metrics.ood.aupr(*pair),
@@ -186,23 +194,24 @@ class _Curves(NamedTuple):
     outside_points: int
 
 
-def _curves(probabilities: Probabilities, right: np.ndarray, other: Others | None) -> _Curves:
+def _curves(answers: _Answers, right: np.ndarray, other: _Answers | None) -> _Curves:
     """The calibration curves, that of a perfect ranking, and the number of out-of-distribution points in them."""
-    most, parts = min(len(right), POOLED), [probabilities]
+    most, parts = min(len(right), POOLED), [answers]
     if other is not None:
-        parts.append(other[:, :POOLED])
-    points = sum(part.shape[1] for part in parts[1:])
-    answers = np.concatenate([right, np.zeros(points, bool)])
+        parts.append(_Answers(other.members[:, :POOLED], other.mean[:POOLED]))
+    points = sum(len(part.mean) for part in parts[1:])
+    is_right = np.concatenate([right, np.zeros(points, bool)])
 
-    def curve(score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        return metrics.calibration.curve(np.concatenate([score(part) for part in parts]), answers, most)
+    def curve(scores: list[np.ndarray]) -> np.ndarray:
+        return metrics.calibration.curve(np.concatenate(scores), is_right, most)
 
-    best = metrics.calibration.perfect(int(right.sum()), most)
-    return _Curves(curve(_entropy), curve(metrics.uncertainty.disagreement), best, points)
+    by_entropy = curve([metrics.uncertainty.entropy(part.mean) for part in parts])
+    by_disagreement = curve([metrics.uncertainty.disagreement(part.members) for part in parts])
+    return _Curves(by_entropy, by_disagreement, metrics.calibration.perfect(int(right.sum()), most), points)
 
 
-def _ranking(probabilities: Probabilities, right: np.ndarray, other: Others | None) -> dict[str, float]:
-    found = _curves(probabilities, right, other)
+def _ranking(answers: _Answers, right: np.ndarray, other: _Answers | None) -> dict[str, float]:
+    found = _curves(answers, right, other)
     curves = {"": found.by_entropy, "_md": found.by_disagreement}
     return {
         **{f"calibration{by}_area": metrics.calibration.area(curve) for by, curve in curves.items()},
@@ -217,17 +226,13 @@ def _ranking(probabilities: Probabilities, right: np.ndarray, other: Others | No
     }
 
 
-def _entropy(probabilities: Others) -> np.ndarray:
-    return metrics.uncertainty.entropy(_mean(probabilities))
+def _mean(log_probabilities: Others) -> np.ndarray:
+    return metrics.classification.probabilities(log_probabilities).mean(axis=0)
 
 
-def _mean(probabilities: Others) -> np.ndarray:
-    return probabilities.mean(axis=0)
-
-
-def _probabilities(
-    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None
-) -> tuple[Probabilities, dict[str, Others]]:
+def _answers(
+    log_probabilities: Probabilities, y: Labels, outside: Mapping[str, Any] | None, temperature: float
+) -> tuple[_Answers, dict[str, _Answers]]:
     """Checked probabilities at the test points and outside."""
     n, points, classes = log_probabilities.shape
     if not points:
@@ -239,7 +244,10 @@ def _probabilities(
             raise ValueError(
                 f"{name} is {logs.shape}: must have {n} members and {classes} classes, as the test points have"
             )
-        found[name] = metrics.classification.probabilities(logs, name)
+        members = metrics.classification.probabilities(logs, name)
+        found[name] = _Answers(members, members.mean(axis=0))
+        if temperature != 1:
+            found[name] = _Answers(members, _mean(metrics.classification.tempered(logs, temperature)))
     return found.pop("log_probabilities"), found
 
 

@@ -162,7 +162,8 @@ def _with_sigma(name: str, shape: _Shape) -> Likelihood:
 
     def predictive(outputs: np.ndarray) -> Prediction:
         means, log_sigmas = np.split(np.asarray(outputs, float), 2, axis=2)
-        return RegressionPrediction(means, np.exp(log_sigmas), shape.family)
+        # Far from all data log sigma has no limit; the square of this one is still a number.
+        return RegressionPrediction(means, np.exp(np.minimum(log_sigmas, 300.0)), shape.family)
 
     def check(outputs: int, y: np.ndarray) -> None:
         if outputs % 2:

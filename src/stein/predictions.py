@@ -182,7 +182,11 @@ class RegressionPrediction(NamedTuple):
 
 class ClassPrediction(NamedTuple):
     """Each member predicts log-probabilities of c classes for each of b points; the ensemble predicts their mean
-    probability. ``labels`` are the names of the classes, if any.
+    probability, to the power 1/``temperature`` if it is calibrated (:func:`stein.calibration.temperature`).
+    ``labels`` are the names of the classes, if any.
+
+    The temperature changes ``probabilities`` and all that follows from them: entropy, sets, ``nll``. The members, and
+    what is said about their differences, stay as they are.
 
     >>> votes = ClassPrediction(np.log([[[0.9, 0.1]], [[0.7, 0.3]]]))
     >>> votes.probabilities.round(6).tolist(), votes.chosen.tolist()
@@ -191,6 +195,7 @@ class ClassPrediction(NamedTuple):
 
     log_probabilities: Float[np.ndarray, "n b c"]
     labels: tuple[str, ...] = ()
+    temperature: float = 1.0
 
     @property
     def members(self) -> Float[np.ndarray, "n b c"]:
@@ -199,7 +204,7 @@ class ClassPrediction(NamedTuple):
 
     @property
     def probabilities(self) -> Classes:
-        return self.members.mean(axis=0)
+        return classification.probabilities(self._tempered).mean(axis=0)
 
     @property
     def chosen(self) -> Int[np.ndarray, " b"]:
@@ -240,10 +245,14 @@ class ClassPrediction(NamedTuple):
         """``nll`` of the mean probability, ``nll_members`` (mean of the members' own) and ``accuracy``."""
         y = np.asarray(y)
         return {
-            "nll": classification.nll(self.log_probabilities, y),
+            "nll": classification.nll(self._tempered, y),
             "nll_members": classification.nll_members(self.log_probabilities, y),
             "accuracy": float(classification.right(self.probabilities, y).mean()),
         }
+
+    @property
+    def _tempered(self) -> Float[np.ndarray, "_ b c"]:
+        return classification.tempered(self.log_probabilities, self.temperature)
 
 
 Prediction = RegressionPrediction | ClassPrediction

@@ -161,6 +161,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"{i % 7}.5,{'xy'[i % 2]},2020-01-{1 + i % 28:02},{i % 5}.25" for i in range(60)]
     (folder / "t.csv").write_text("a,b,c,y\n" + "\n".join(lines) + "\n")
     options = ["--target", "y", "--steps", "4", "--particles", "2", "--method", "de", "--set", "model.hidden=[3]"]
+    options.append("prior.scale=2")  # nothing to try
     code = cli.main(["fit", str(folder / "t.csv"), *options, "--out", str(folder / "run"), "--no-cache", "--quiet"])
     assert code == 0
     return folder / "run"

@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 
 import stein
-from stein import cli
+from stein import cli, predict
 from stein.data import blocks
 from stein.runs import configs, dataset, summary
 from stein.runs.comparison import Score
@@ -127,6 +127,7 @@ NEW = """sold,note,area,garden,id
 2035-01-01,x,50,true,B
 2019-05-05,x,,true,C
 2019-05-05,x,5000,false,D
+2019-05-05,x,1e300,true,E
 """
 
 
@@ -135,7 +136,7 @@ def test_new_rows_are_predicted_and_unusual_ones_are_named(fitted: tuple[Path, S
     shutil.copytree(fitted[0] / "run", tmp_path / "run")
     (tmp_path / "new.csv").write_text(NEW)
     code, out, err = said("predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "p.csv", "--no-cache")
-    assert (code, out) == (0, f"{tmp_path}/p.csv: 4 predictions of 'price'\n")
+    assert (code, out) == (0, f"{tmp_path}/p.csv: 5 predictions of 'price'\n")
     assert err.splitlines() == [
         f"warning: {tmp_path}/new.csv: no column 'city': filled with the median or the most frequent level of "
         "training; every row says so in its notes",
@@ -144,14 +145,16 @@ def test_new_rows_are_predicted_and_unusual_ones_are_named(fitted: tuple[Path, S
     rows = read(tmp_path / "p.csv")
     numbers = ["mean", "std", "epistemic", "aleatoric", "low_90", "high_90"]
     assert list(rows[0]) == ["id", *numbers, "unusual", "notes"]
-    assert [row["id"] for row in rows] == ["A", "B", "C", "D"]
+    assert [row["id"] for row in rows] == ["A", "B", "C", "D", "E"]
     assert [row["notes"].replace("there is no column city", "-") for row in rows][:3] == [
         "-",
         "-; sold 2035-01-01 is above 2020-11-30",
         "area is missing; -",
     ]
     assert "area 5000 is above 19" in rows[3]["notes"]
-    assert (rows[0]["unusual"], rows[3]["unusual"]) == ("false", "true")
+    assert "area 1e+300 is above 19" in rows[4]["notes"]
+    assert [row["unusual"] for row in rows if row["id"] in "ADE"] == ["false", "true", "true"]
+    assert np.isfinite([float(rows[4][name]) for name in numbers]).all()
     run = stein.load(tmp_path / "run")
     table = pd.DataFrame(
         {"area": [50.0], "city": [run.recipe.columns[1].fill], "garden": [True], "sold": ["2019-05-05"]}
@@ -161,6 +164,8 @@ def test_new_rows_are_predicted_and_unusual_ones_are_named(fitted: tuple[Path, S
     low, high = run.calibration.conformal.interval(prediction, 0.9)
     assert (float(rows[0]["low_90"]), float(rows[0]["high_90"])) == (low[0, 0], high[0, 0])
     assert run.notes(table.assign(city="Lima")) == ["city 'Lima' is new"]
+    with pytest.raises(ValueError, match="x has two columns called 'area'"):
+        run.predict(pd.concat([table, table[["area"]]], axis=1))
 
 
 def test_numbers_do_not_depend_on_where_blocks_end(
@@ -205,6 +210,7 @@ def test_parquet_and_arrow_are_read_as_the_same_table(fitted: tuple[Path, Said],
 
 
 def test_classes_have_probabilities_and_sets(tmp_path: Path) -> None:
+    """Catches a temperature that is found and not used, or by some of the commands only."""
     houses(300).to_csv(tmp_path / "t.csv", index=False)
     options = ["--target", "city", "--impute", "--id-column", "id", "--method", "de", "--steps", 200, "--coverage", 0.8]
     code, out, err = said("fit", tmp_path / "t.csv", *options, "--out", tmp_path / "run", *SMALL, "prior.scale=2")
@@ -220,6 +226,22 @@ def test_classes_have_probabilities_and_sets(tmp_path: Path) -> None:
     for row in rows:
         assert sum(float(row[name]) for name in probabilities) == pytest.approx(1)
         assert row["city"] in row["set_80"].split(" | ")
+    houses(2).assign(area=[1e9, 100]).to_csv(tmp_path / "far.csv", index=False)
+    said("predict", tmp_path / "run", tmp_path / "far.csv", "--out", tmp_path / "far-p.csv", "--no-cache")
+    assert read(tmp_path / "far-p.csv")[0]["unusual"] == "true"  # however sure the members are
+    run = stein.load(tmp_path / "run")
+    prediction = run.predict_prepared(run.inputs(run.read(tmp_path / "t.csv")))
+    assert run.calibration.temperature == prediction.temperature != 1.0
+    found = np.array([[float(row[name]) for name in (*probabilities, "entropy", "epistemic")] for row in rows])
+    columns = (prediction.probabilities, prediction.entropy, prediction.mutual_information)
+    np.testing.assert_allclose(found, np.column_stack(columns), rtol=1e-9)
+    sets = run.calibration.conformal.sets(prediction, 0.8)
+    assert [row["set_80"] for row in rows] == [" | ".join(np.array(run.labels)[inside]) for inside in sets]
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert said("evaluate", tmp_path / "run", "--no-cache").code == 0
+    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert evaluation["nll"] == pytest.approx(metrics["test_nll"], rel=1e-9)
+    assert f"| {metrics['test_nll']:.4g} " in (tmp_path / "run" / "summary.md").read_text()
 
 
 # -- parts --------------------------------------------------------------------------------------------------
@@ -263,20 +285,29 @@ def test_levels_and_medians_are_those_of_the_training_rows(tmp_path: Path) -> No
 def test_a_stopped_fit_gets_its_summary_when_it_is_resumed(
     fitted: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped in the deep ensemble, after its own steps. Catches a run that is finished without a summary."""
+    """Stopped in the deep ensemble, after its own steps. Catches a run that is finished without a summary, and a deep
+    ensemble that is compared without a calibration."""
     from stein.runs import comparison
 
-    own = comparison.deep_ensemble
+    own, compared = comparison.deep_ensemble, []
 
-    def stopped(config, loaded, y, requests, show):  # type: ignore[no-untyped-def]
+    def stopped(config, loaded, y, requests, show, calibrated):  # type: ignore[no-untyped-def]
+        def predicted(made, state):  # type: ignore[no-untyped-def]
+            before = made.likelihood.predictive(predict.in_chunks(made.model, state, loaded.test.x))
+            compared.extend([before.sigmas * loaded.units.scale, calibrated(made, state)])
+            return compared[1]
+
         requests.append(signal.SIGINT)
-        return own(config, loaded, y, requests, show)
+        found = own(config, loaded, y, requests, show, predicted)
+        assert found.nll == compared[1].scores(y)["nll"]
+        return found
 
     monkeypatch.setattr(comparison, "deep_ensemble", stopped)
     options = ["--target", "price", "--impute", "--id-column", "id", "--method", "w-svgd", "--steps", 400]
     run, prior = tmp_path / "run", configs.load_run(fitted[0] / "run" / "config.toml").prior.scale
     code, _, err = said("fit", fitted[0] / "houses.csv", *options, "--out", run, *SMALL, f"prior.scale={prior}")
     assert code == 130
+    assert not np.isclose(compared[1].sigmas, compared[0], rtol=1e-3).any()
     assert f"stopped after training, before the summary; `stein resume {run}` goes on" in err
     assert not (run / "metrics.json").exists()
     monkeypatch.setattr(comparison, "deep_ensemble", own)
@@ -307,6 +338,10 @@ def test_sentences_follow_the_numbers() -> None:
     )
     missing = Score("gradient boosting (x)", np.empty(0), np.nan, "needs scikit-learn: pip install 'stein[sklearn]'")
     assert "is not compared: needs scikit-learn" in summary._against(own, missing)
+    rare = Score("always the mean", errors + 1e3 * (np.arange(100) == 5) + 0.5, 1.0)  # one large square hides nothing
+    assert summary._against(own, rare).startswith("The ensemble is better than predicting the mean")
+    split = Score("gradient boosting (x)", np.where(np.arange(100) == 5, 1e4, 0.5 * errors), 1.0)
+    assert summary._against(own, split).startswith("No difference")  # smaller errors, but a larger overall one
     assert summary._verdict([0.5, -1.9]).endswith("they hold what they promise.")
     assert "too narrow" in summary._verdict([-3.0, 1.0])
     assert "too wide" in summary._verdict([1.0, 2.5])

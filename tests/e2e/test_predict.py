@@ -110,7 +110,7 @@ def without_kinds(table: str) -> str:
 def test_another_process_predicts_the_same_bytes_without_the_data(name: str, moved: tuple) -> None:
     """Catches a width, a class, a scale or a sigma that is learned from the data again, and a lost member."""
     _, before, after = moved
-    assert len(before[name]) == (1 if name == "classes" else 2)
+    assert len(before[name]) == 2
     assert after[name] == before[name]
 
 

@@ -19,7 +19,7 @@ real = pytest.mark.skipif(
 @pytest.fixture
 def small(monkeypatch):
     """Two splits of one table, and a setting that trains in a second."""
-    setting = defaults.for_table("regression", 300, 6)._replace(particles=2, hidden=(8,), steps=100)
+    setting = defaults.for_table("regression", 300)._replace(particles=2, hidden=(8,), steps=100)
     monkeypatch.setattr(defaults, "for_table", lambda *size: setting)
     monkeypatch.setattr(uci, "SPLITS", 2)
     monkeypatch.setattr(uci, "SETS", ("yacht",))

@@ -4,10 +4,11 @@ import jax
 import msgspec
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
-from stein import data, train
-from stein.predictions import RegressionPrediction
-from stein.runs import build, calibrated, choosing, dataset, tables
+from stein import calibration, data, defaults, train
+from stein.predictions import ClassPrediction, RegressionPrediction
+from stein.runs import build, calibrated, choosing, configs, dataset, tables
 from stein.runs.environment import precision
 from stein.sklearn import SteinRegressor, settings
 
@@ -23,7 +24,7 @@ def read(y):
 
 
 def config(**changes):
-    return settings.config("S", SteinRegressor(**SMALL | changes)._settings(), 120, 2, 0, X[:, 0])
+    return settings.config("S", SteinRegressor(**SMALL | changes)._settings(), 120, 0, X[:, 0])
 
 
 def test_members_with_their_own_priors_are_those_of_one_prior_each():
@@ -76,6 +77,54 @@ def test_a_noise_that_was_given_stays():
     kept = calibrated.calibrate(prediction, y, None, keep_noise=True)
     assert (kept.width, kept.degrees) == (1.0, None)
     assert 12 < kept.conformal.threshold(0.9).item() < 20
+
+
+def test_classes_are_calibrated_by_a_temperature():
+    """Ten times too sure. Catches a run without one, and conformal scores of other probabilities. A calibration of
+    before there was one has none."""
+    logits = RANDOM.normal(size=(200, 3))
+    y = (logits + RANDOM.gumbel(size=(200, 3))).argmax(axis=1)
+    sure = ClassPrediction(log_softmax(10 * logits, axis=1)[None])
+    found = calibrated.calibrate(sure, y, None)
+    assert found.temperature == calibration.temperature(sure, y) > 5
+    soft = calibrated.applied(sure, found.spread, found.temperature)
+    np.testing.assert_array_equal(found.conformal.scores, calibration.conformal(soft, y).scores)
+    written = msgspec.to_builtins(found)
+    assert msgspec.convert(written, calibrated.Calibration) == found
+    del written["temperature"]
+    assert msgspec.convert(written, calibrated.Calibration).temperature == 1.0
+
+
+def test_priors_are_ranked_by_what_is_applied(monkeypatch):
+    """The first prior's means are better, the second's noise. Catches a ranking by a spread that a given noise does not
+    get, in the estimator and in `stein fit`."""
+    y = RANDOM.normal(size=(120, 1))
+    first, second = (RegressionPrediction(m[None], np.full((1, 120, 1), s)) for m, s in ((0.9 * y, 0.01), (0 * y, 1.0)))
+    by = {
+        keep: [choosing._calibrated(1.0, prediction, X, y, keep) for prediction in (first, second)]
+        for keep in (False, True)
+    }
+    assert by[False][0].nll < by[False][1].nll
+    assert by[True][0].nll > by[True][1].nll == second.scores(y)["nll"]
+    assert by[True][0].spread == calibration.UNCHANGED
+
+    asked = []
+    monkeypatch.setattr(choosing, "choose", lambda *_, keep_noise, **__: asked.append(keep_noise) or by[True][0])
+    monkeypatch.setattr(tables, "read", lambda *_: read(X[:, 0]))
+    for sigma in (0.5, "auto"):
+        section = f"likelihood.sigma = {sigma!r}"
+        given = configs.parse(f'data.file = "t.csv"\ndata.target = "y"\nprior.name = "fan-in"\n{section}')
+        choosing.with_prior(given, [], False, print)
+    for kind, noise in (("conformal", 0.5), ("spread", 0.5), ("conformal", "auto")):
+        SteinRegressor()._chosen(config(noise=noise), read(X[:, 0]), None, None, kind)
+    assert asked == [True, False, True, False, False]
+
+
+def test_one_fallback_for_the_prior():
+    """Few rows, by hand, and "auto" in a config. Catches a second number, and that of numbers for classes."""
+    for kind, name, scale in (("gaussian", "regression", 1.2), ("categorical", "classes", 2.0)):
+        asked = configs.parse('data.file = "t.csv"\ndata.target = "y"\nprior.name = "fan-in"')
+        assert build.resolved(asked, kind, 30).prior.scale == defaults.for_table(name, 30).prior == scale
 
 
 def test_a_prior_whose_members_die_is_not_chosen(monkeypatch):

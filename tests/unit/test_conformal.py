@@ -107,7 +107,7 @@ def test_temperature_recovers_a_known_one(true):
     prediction = ClassPrediction(stated[None])
     found = calibration.temperature(prediction, y)
     assert abs(np.log(found / true)) < 0.06
-    np.testing.assert_allclose(calibration.tempered(prediction, true), p, rtol=1e-9)
+    np.testing.assert_allclose(calibration.tempered(prediction, true).probabilities, p, rtol=1e-9)
 
 
 def test_a_few_right_answers_do_not_make_it_certain():
@@ -121,7 +121,7 @@ def test_temperature_is_of_the_mean_probabilities():
     """Two members. Catches the mean of tempered members, and tempered mean logits."""
     votes = ClassPrediction(np.log([[[0.9, 0.1]], [[0.5, 0.5]]]))
     expected = np.array([0.7, 0.3]) ** 0.5
-    np.testing.assert_allclose(calibration.tempered(votes, 2.0), [expected / expected.sum()], rtol=1e-12)
+    np.testing.assert_allclose(calibration.tempered(votes, 2.0).probabilities, [expected / expected.sum()], rtol=1e-12)
 
 
 @pytest.mark.parametrize("true", [0.6, 1.0, 2.5])

@@ -142,6 +142,28 @@ def test_scores():
     assert RegressionPrediction(means, np.ones_like(means)).scores([2.0, 5.0])["rmse"] == pytest.approx(4.5**0.5)
 
 
+def test_a_temperature_changes_what_the_ensemble_says_and_not_its_members():
+    """By hand; at 1 to the byte as without. Catches a number that forgets the temperature, or members that have it."""
+    mean = np.exp(LOGS).mean(axis=0)
+    p = mean**0.5 / (mean**0.5).sum(axis=1, keepdims=True)
+    y, soft = np.array([0, 1, 2, 0, 1, 2]), CLASSES._replace(temperature=2.0)
+    np.testing.assert_allclose(soft.probabilities, p, rtol=1e-12)
+    np.testing.assert_allclose(soft.entropy, -(p * np.log(p)).sum(axis=1) / np.log(3), rtol=1e-9)
+    np.testing.assert_array_equal(soft.sets(0.8), ClassPrediction(np.log(p)[None]).sets(0.8))
+    assert soft.scores(y)["nll"] == pytest.approx(-np.log(p[np.arange(6), y]).mean(), rel=1e-12)
+    assert soft.scores(y)["nll_members"] == CLASSES.scores(y)["nll_members"]
+    for same in ("chosen", "mutual_information", "disagreement", "members"):
+        np.testing.assert_array_equal(getattr(soft, same), getattr(CLASSES, same))
+    np.testing.assert_array_equal(CLASSES.probabilities, CLASSES.members.mean(axis=0))
+
+
+def test_a_temperature_reaches_probabilities_that_are_zero_in_floating_point():
+    """Catches a power of the probability itself."""
+    sure = ClassPrediction(np.array([[[0.0, -800.0]], [[0.0, -900.0]]]), temperature=50.0)
+    assert sure.probabilities[0, 1] == pytest.approx(np.exp(-800 / 50) * 0.5 ** (1 / 50), rel=1e-6)
+    assert sure.scores([1])["nll"] == pytest.approx(16 + np.log(2) / 50, rel=1e-6)
+
+
 LIKELIHOODS = {
     "gaussian": likelihoods.gaussian(0.7),
     "learned sigma": likelihoods.gaussian(None),
@@ -162,6 +184,15 @@ def test_a_likelihood_predicts_what_it_is_the_likelihood_of(name):
     scores = likelihood.predictive(outputs).scores(y)
     assert scores["nll_members"] == pytest.approx(-members.mean(), rel=1e-9)
     assert scores["nll"] == pytest.approx(-np.log(np.exp(members).mean(axis=0)).mean(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["heteroscedastic", "learned sigma"])
+def test_far_from_all_data_the_noise_is_still_a_number(name):
+    """Catches an overflow, after which nothing can be calibrated."""
+    found = LIKELIHOODS[name].predictive(np.array([[[1e30, 1e5]], [[-1e30, 2.0]]]))
+    assert np.isfinite(found.std).all()
+    assert np.isfinite(found.scores([[0.0]])["nll"])
+    assert np.isfinite(found.interval(0.9)).all()
 
 
 def test_a_classifier_predicts_what_it_is_the_likelihood_of():

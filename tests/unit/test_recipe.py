@@ -82,6 +82,15 @@ def test_what_is_unusual_is_said_for_each_row(tmp_path: Path) -> None:
         "city 'Bern' is new; there is no column garden",
         "area is missing; city is missing; there is no column garden",
     ]
+    assert recipe.far(new).tolist() == [True, False, False]
+    areas, days = np.array([10.0, -21, 71, 20, 20]), np.array([18300.0, 18300, 18300, 17800, 17897])
+    assert recipe.far({"area": areas, "sold": days}).tolist() == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]  # ranges: 30, 366 days
     x = recipe.encode(new)
     np.testing.assert_array_equal(x[:, 2:4], [[0, 1], [0, 0], [0, 1]])
     np.testing.assert_array_equal(x[:, 5], [1, 1, 1])  # the most frequent
@@ -112,6 +121,15 @@ def test_text_is_taken_as_it_is_where_that_is_said(tmp_path: Path) -> None:
     read = frame(tmp_path, column("007", "7", "x", "7"), texts=("a",))
     assert read.inputs["a"].tolist() == ["007", "7", "x", "7"]
     assert tables.learn(read.inputs, read.kinds).columns[0].levels == ("007", "7", "x")
+
+
+def test_a_code_is_no_number(tmp_path: Path) -> None:
+    """Catches 10_2 for 102, as Python reads it, among inputs and as a class."""
+    text = "id,a,price\n" + "".join(f"{i},1{i % 2}_2,2_{i % 2}\n" for i in range(6))
+    read = frame(tmp_path, text)
+    assert (read.kinds, read.inputs["a"][0], read.y[1]) == ({"a": "text"}, "10_2", "2_1")
+    mixed = column("10", "11", "12", "1_3")
+    assert_refused(lambda: frame(tmp_path, mixed), "line 5, column 'a': '1_3' is no number, 3 others are")
 
 
 def test_too_many_levels_and_names_of_rows_are_refused() -> None:

@@ -58,6 +58,7 @@ MISFITS = {
     "evaluate.classification(LOGS[0], LABELS)": (
         "log_probabilities has shape (30, 3): must be (members, points, classes)"
     ),
+    "classification.tempered(LOGS[0], 2.0)": "log_probabilities has shape (30, 3): must be (members, points, classes)",
     "evaluate.classification(LOGS, LABELS + 0.5)": "y has type float64: must be integers",
     "evaluate.classification(LOGS, np.array(['cat', 'dog'] * 15))": "y holds text ('cat'): must be numbers",
     "evaluate.classification(LOGS, LABELS, {'far': LOGS[0]})": "far is (30, 3): must have 4 members and 3 classes",

@@ -65,6 +65,25 @@ def test_curves_agree_with_the_numbers():
     assert found["calibration_coverage97_perfect"] >= sum(right)
 
 
+def test_a_temperature_is_that_of_the_ensemble():
+    """As one member that predicts the tempered mean, but for the numbers of the members. Catches a number, or a curve,
+    of the probabilities before."""
+    at_two = [np.log(p.mean(axis=0)[None] ** 0.5) for p in (P, FAR)]
+    alone, far = (logs - np.log(np.exp(logs).sum(axis=2, keepdims=True)) for logs in at_two)
+    found = evaluate.classification(LOG_P, Y, {"far": LOG_FAR}, temperature=2.0)
+    expected = evaluate.classification(alone, Y, {"far": far})
+    plain = evaluate.classification(LOG_P, Y, {"far": LOG_FAR})
+    of_members = [name for name in found if "member" in name or "_m" in name or name[:2] in ("md", "mi", "mo", "mu")]
+    assert {name: found[name] for name in of_members} == {name: plain[name] for name in of_members}
+    assert {"nll_members", "auroc_md", "auroc_mi", "mutual_information"} < set(of_members)
+    for name in set(found) - set(of_members):
+        assert found[name] == pytest.approx(expected[name], rel=1e-9), name
+    for name in ("nll", "nll_paper", "brier", "ece", "entropy", "h_ratio"):
+        assert found[name] != pytest.approx(plain[name], rel=1e-3), name
+    curves = evaluate.classification_curves(LOG_P, Y, {"far": LOG_FAR}, temperature=2.0)
+    assert curves["reliability"]["points"] == evaluate.classification_curves(alone, Y)["reliability"]["points"]
+
+
 def test_rounding_does_not_rank_sure_answers():
     """Errors of about 1e-7, and the answers of the larger entropies wrong. Catches probabilities of float32, whose
     distance next to one is as large."""

@@ -38,6 +38,15 @@ def test_the_split_column_is_no_input(tmp_path):
         files.read_table(path, "y", "parts")
 
 
+def test_a_blank_line_is_no_row_unless_it_could_be_a_value(tmp_path):
+    """Catches predictions that are fewer than the rows."""
+    path = write(tmp_path / "a.csv", "a\n1\n\n3\n")
+    with pytest.raises(ValueError, match='line 3 is blank; write "" for a missing value, or drop it'):
+        files.read_table(path, "y", like=("a",), labelled=False)
+    for text in ("a\n1\n3\n\n", "a,y\n1,5\n\n3,6\n"):
+        assert len(files.read_table(write(path, text), "y", like=("a",), labelled=False).x) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

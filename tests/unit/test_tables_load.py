@@ -179,6 +179,19 @@ def test_the_first_line_says_what_is_learned_from_what(tmp_path):
     )
 
 
+def test_a_value_that_hides_all_others_is_named(tmp_path):
+    """Catches a fit on numbers that have all become one, without a word. Long tails are no mistake."""
+    x, y = houses()
+    x[:, 1] = np.exp(2 * x[:, 1])
+    csv(tmp_path / "own.csv", x, y)
+    assert not load(tmp_path).notes
+    x[40, 1], y[7] = 1e30, -1e12
+    csv(tmp_path / "own.csv", x, y)
+    first, second = load(tmp_path).notes
+    assert first.startswith(f"{tmp_path}/own.csv: line 42, column 'b': 1e+30 is far from all others, half of which are")
+    assert second.startswith(f"{tmp_path}/own.csv: line 9, column 'y': -1e+12 is far from all others")
+
+
 # -- defaults and units -------------------------------------------------------------------------------------
 
 

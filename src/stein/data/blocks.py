@@ -68,7 +68,7 @@ def _csv(path: Path, expected: Sequence[str]) -> Source:
 
 def _csv_blocks(path: Path, names: list[str], wanted: Sequence[str]) -> Iterator[Block]:
     place = {name: i for i, name in enumerate(names)}
-    size = max(1, path.stat().st_size)
+    size, blank = max(1, path.stat().st_size), 0
     with _opened(path) as file:
         reader = csv.reader(file, strict=True)
         next(reader, None)
@@ -77,8 +77,11 @@ def _csv_blocks(path: Path, names: list[str], wanted: Sequence[str]) -> Iterator
             lines: list[int] = []  # the last line of each row: quoted cells may span lines
             with readable(path, csv.Error):
                 for row in reader:
-                    if not row:  # a blank line
+                    if not row:
+                        blank = reader.line_num
                         continue
+                    if blank and len(names) == 1:
+                        raise ValueError(f'{path}: line {blank} is blank; write "" for a missing value, or drop it')
                     if len(row) != len(names):
                         raise ValueError(
                             f"{path}: line {reader.line_num}: {len(row)} values; the header has {len(names)}"

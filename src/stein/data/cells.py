@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stein.data.values import is_number
+from stein.data.values import is_number, numbers
 
 Kind = Literal["number", "boolean", "date", "text"]
 Cells = Sequence[str]
@@ -40,7 +40,7 @@ class Survey:
             return
         cells = as_text(values)
         with contextlib.suppress(ValueError):  # a column of numbers, as most are, is counted at once
-            missing = int(np.isnan(np.fromiter(map(float, cells), np.float64, len(cells))).sum())
+            missing = int(np.isnan(numbers(cells)).sum())
             self._counts.update({"number": len(cells) - missing, "gap": missing})
             return
         for cell, count in Counter(cells).items():
@@ -109,9 +109,9 @@ def _numbers(values: Cells | np.ndarray, where: Where, gaps: bool) -> np.ndarray
         return numeric(values)
     cells = as_text(values)
     try:
-        return np.fromiter(map(float, cells), np.float64, len(cells))
+        return numbers(cells)
     except ValueError:
-        return _each(cells, float, where, gaps, "must be a number")
+        return _each(cells, lambda cell: numbers([cell]).item(), where, gaps, "must be a number")
 
 
 def as_text(values: Any) -> Cells:

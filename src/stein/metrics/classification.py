@@ -6,7 +6,7 @@ a member is certain; ``mean`` is the mean over members, the ensemble's predictio
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import logsumexp
+from scipy.special import log_softmax, logsumexp
 
 from stein.inputs import shaped
 
@@ -29,6 +29,17 @@ def probabilities(log_probabilities: Probabilities, name: str = "log_probabiliti
     if not np.allclose(total, 1, atol=1e-3):
         raise ValueError(f"{name}: the exponentials do not sum to one; use jax.nn.log_softmax as the link")
     return found / total
+
+
+@shaped
+def tempered(log_probabilities: Probabilities, temperature: float) -> Float[np.ndarray, "_ b c"]:
+    """The mean probability to the power 1/T, normalised, as if it were that of a single member; at T = 1 all members.
+
+    Of log-probabilities, because a probability that is zero in floating point may be above zero when tempered.
+    """
+    if temperature == 1:
+        return log_probabilities
+    return log_softmax(logsumexp(log_probabilities.astype(float), axis=0, keepdims=True) / temperature, axis=2)
 
 
 @shaped

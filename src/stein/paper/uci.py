@@ -50,7 +50,7 @@ class Cell(NamedTuple):
         return folder / "cells" / f"{self.name}-{self.row.replace(' ', '-')}.jsonl"
 
 
-OURS = defaults.for_table("regression", 1000, 10).method
+OURS = defaults.for_table("regression", 1000).method
 
 
 def _peers() -> dict[str, Callable[[int], Any]]:

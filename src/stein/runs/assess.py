@@ -179,8 +179,8 @@ def _classification(finished: Exported, test: data.Arrays, others: dict[str, np.
     prediction: Any = finished.predict_prepared(test.x)  # a ClassPrediction, like those below
     outside: dict[str, Any] = {name: finished.predict_prepared(x) for name, x in others.items()}
     logs = {name: other.log_probabilities for name, other in outside.items()}
-    numbers = evaluate.classification(prediction.log_probabilities, test.y, logs)
-    curves = evaluate.classification_curves(prediction.log_probabilities, test.y, logs)
+    numbers = evaluate.classification(prediction.log_probabilities, test.y, logs, finished.temperature)
+    curves = evaluate.classification_curves(prediction.log_probabilities, test.y, logs, finished.temperature)
     method = finished.config.method.name + (" stochastic" if finished.config.method.stochastic else "")
     drawn = {
         "reliability": report.evaluation.reliability(curves["reliability"], numbers["ece"]),
@@ -192,7 +192,7 @@ def _classification(finished: Exported, test: data.Arrays, others: dict[str, np.
         def predict_images(blurred: np.ndarray) -> np.ndarray:
             x = finished.inputs(blurred.reshape(test.x.shape).astype(test.x.dtype))
             blurry: Any = finished.predict_prepared(x)
-            return blurry.log_probabilities
+            return metrics.classification.tempered(blurry.log_probabilities, finished.temperature)
 
         rows = evaluate.corruption(predict_images, clean, test.y)
         curves["corruption"] = rows

@@ -12,6 +12,7 @@ import optax
 
 from stein import (
     data,
+    defaults,
     ensembles,
     functional_priors,
     inputs,
@@ -219,7 +220,9 @@ def resolved(config: Config, kind: Kind, rows: int) -> Config:
             "optimiser.schedule": "cosine",
         }
     if config.prior.name == "fan-in":
-        meant = meant | {"prior.scale": 1.2}  # docs/defaults.md
+        meant = meant | {
+            "prior.scale": defaults.for_table("classes" if kind == "categorical" else "regression", rows).prior
+        }
     sections: dict[str, Any] = {}
     for name in ("likelihood.sigma", "prior.scale", "train.batch_size", "optimiser.schedule"):
         section, _, key = name.partition(".")

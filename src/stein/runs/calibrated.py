@@ -1,5 +1,7 @@
 """The calibration of a run on its validation part: conformal scores, and which epistemic uncertainty is unusual."""
 
+from typing import Annotated
+
 import msgspec
 import numpy as np
 
@@ -12,12 +14,15 @@ UNUSUAL = 0.99
 MOST_ROWS = 5000  # more add nothing to a threshold, and an export has a header of limited size
 
 
+Temperature = Annotated[float, msgspec.Meta(gt=0)]
+
+
 class Calibration(msgspec.Struct, frozen=True):
     """Sorted conformal scores of validation rows, one list per target, and the threshold of unusual rows.
 
     ``rows`` is the number of validation rows that were used; no data are kept. ``width`` and ``degrees`` are the
-    calibrated spread of predicted numbers (:class:`stein.calibration.Spread`); scores and threshold are of predictions
-    with this spread.
+    calibrated spread of predicted numbers (:class:`stein.calibration.Spread`), ``temperature`` is that of classes;
+    scores and threshold are of predictions calibrated by them.
     """
 
     rows: int
@@ -25,6 +30,7 @@ class Calibration(msgspec.Struct, frozen=True):
     unusual: float
     width: float = 1.0
     degrees: float | None = None
+    temperature: Temperature = 1.0
 
     @property
     def spread(self) -> calibration.Spread:
@@ -43,18 +49,22 @@ def calibrate(
     Args:
         keep_noise: leave the spread as it is, because the noise was given.
     """
-    spread = calibration.UNCHANGED
-    if not (isinstance(prediction, ClassPrediction) or prediction.family.counts or keep_noise):
+    spread, temperature = calibration.UNCHANGED, 1.0
+    if isinstance(prediction, ClassPrediction):
+        temperature = calibration.temperature(prediction, y)
+    elif not (prediction.family.counts or keep_noise):
         spread = calibration.spread(prediction, y)
-        prediction = spread(prediction)
+    prediction = applied(prediction, spread, temperature)
     conformal = calibration.conformal(prediction, y)
     threshold = float(np.quantile(epistemic_score(prediction, units), UNUSUAL, method="higher"))
-    return Calibration(len(y), conformal.scores.T.tolist(), threshold, *spread)
+    return Calibration(len(y), conformal.scores.T.tolist(), threshold, *spread, temperature)
 
 
-def with_spread(prediction: Prediction, spread: calibration.Spread) -> Prediction:
-    """A prediction with its calibrated spread; that of classes as it is."""
-    return prediction if isinstance(prediction, ClassPrediction) else spread(prediction)
+def applied(prediction: Prediction, spread: calibration.Spread, temperature: float) -> Prediction:
+    """A calibrated prediction: of numbers by the spread, of classes by the temperature."""
+    if isinstance(prediction, ClassPrediction):
+        return calibration.tempered(prediction, temperature)
+    return spread(prediction)
 
 
 def chosen_rows(rows: int, seed: int) -> np.ndarray:

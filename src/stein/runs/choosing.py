@@ -8,7 +8,7 @@ calibrated.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import msgspec
@@ -69,6 +69,7 @@ def choose(
     priors: Sequence[float],
     fraction: float,
     *,
+    keep_noise: bool = False,
     weights: np.ndarray | None = None,
     network: Model | None = None,
     hooks: Sequence[train.Hook] = (),
@@ -76,6 +77,7 @@ def choose(
     """Try every prior on the training part of ``read``, of which a ``fraction`` is held out each time; the best trial.
 
     Args:
+        keep_noise: leave the spread as it is, because the noise was given.
         weights: of the training rows.
         network: as in :func:`stein.runs.build.parts`.
 
@@ -92,7 +94,7 @@ def choose(
         found.append(_tried(config, part, priors, None if weights is None else weights[~held], network, hooks))
     x, y = (np.concatenate([getattr(one, name) for one in found]) for name in ("x", "y"))
     by_prior = zip(priors, zip(*(one.predictions for one in found), strict=True), strict=True)
-    trials = [_calibrated(prior, _together(parts), x, y) for prior, parts in by_prior if all(parts)]
+    trials = [_calibrated(prior, _together(parts), x, y, keep_noise) for prior, parts in by_prior if all(parts)]
     if not trials:
         raise RuntimeError("with every prior some members died; lower the learning rate, or scale the data")
     return min(trials, key=lambda trial: trial.nll)
@@ -109,14 +111,14 @@ def with_prior(config: Config, requests: list[int], show: bool, say: Callable[[s
     if config.prior.scale != "auto" or config.prior.name != "fan-in":
         return config
     read = tables.read(config, {}, None)
-    kind: Literal["classes", "regression"] = "classes" if read.kind == "categorical" else "regression"
-    prior = defaults.for_table(kind, len(read.parts[0].x), 1).prior
+    meant = build.resolved(config, read.kind, len(read.parts[0].x))
+    prior = float(meant.prior.scale)
     if len(read.parts[0].x) >= FEW:
         say(f"trying {len(defaults.PRIORS)} priors on held-out rows")
         with progress(show) as bar:
             hooks = [bar, lambda moment: bool(requests)]
-            meant = build.resolved(config, read.kind, len(read.parts[0].x))
-            prior = choose(meant, read, defaults.PRIORS, FRACTION, hooks=hooks).prior
+            given = isinstance(config.likelihood.sigma, float)
+            prior = choose(meant, read, defaults.PRIORS, FRACTION, keep_noise=given, hooks=hooks).prior
     if requests:
         raise StoppedError("stopped before training began; the same command begins again", requests[0])
     return msgspec.structs.replace(config, prior=msgspec.structs.replace(config.prior, scale=prior))
@@ -173,10 +175,12 @@ def _together(predictions: Sequence[Any]) -> Any:
     return predictions[0]._replace(**both)
 
 
-def _calibrated(prior: float, prediction: Any, x: np.ndarray, y: np.ndarray) -> Trial:
+def _calibrated(prior: float, prediction: Any, x: np.ndarray, y: np.ndarray, keep_noise: bool) -> Trial:
     if isinstance(prediction, ClassPrediction):
         temperature = calibration.temperature(prediction, y)
-        p = calibration.tempered(prediction, temperature)[np.arange(len(y)), y]
-        return Trial(prior, prediction, x, -float(np.log(p).mean()), temperature=temperature)
-    spread = calibration.UNCHANGED if prediction.family.counts else calibration.spread(prediction, y)
+        nll = calibration.tempered(prediction, temperature).scores(y)["nll"]
+        return Trial(prior, prediction, x, nll, temperature=temperature)
+    spread = calibration.UNCHANGED
+    if not (prediction.family.counts or keep_noise):
+        spread = calibration.spread(prediction, y)
     return Trial(prior, prediction, x, spread(prediction).scores(y)["nll"], spread)

@@ -1,15 +1,17 @@
 """A run beside other models on the same rows: a constant, a deep ensemble of equal size, gradient boosting."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import msgspec
 import numpy as np
 
-from stein import hooks, predict, train
+from stein import hooks, train
+from stein.ensembles import State
 from stein.metrics import classification, regression
 from stein.predictions import ClassPrediction, Prediction
-from stein.runs.build import in_units, parts
+from stein.runs.build import Parts, parts
 from stein.runs.dataset import Loaded
 from stein.runs.schema import Config, Method
 
@@ -52,8 +54,19 @@ def constant(loaded: Loaded, y: np.ndarray) -> Score:
     return _of_numbers("always the mean", np.tile(known.mean(axis=0), (len(y), 1)), known.std(axis=0), y)
 
 
-def deep_ensemble(config: Config, loaded: Loaded, y: np.ndarray, requests: list[int], show: bool) -> Score:
-    """As many members, trained apart for as many steps with the same settings; stops early at a request."""
+def deep_ensemble(
+    config: Config,
+    loaded: Loaded,
+    y: np.ndarray,
+    requests: list[int],
+    show: bool,
+    calibrated: Callable[[Parts, State], Prediction],
+) -> Score:
+    """As many members, trained apart for as many steps with the same settings; stops early at a request.
+
+    Args:
+        calibrated: predicts the test rows, with a calibration on the same rows as that of the run itself.
+    """
     section, steps = config.method, config.train.steps
     rival = msgspec.structs.replace(
         config, method=Method("de", particles=section.particles, start=section.start, temperature=section.temperature)
@@ -70,9 +83,7 @@ def deep_ensemble(config: Config, loaded: Loaded, y: np.ndarray, requests: list[
             )  # fmt: skip
         except RuntimeError as error:  # its members died: no reason to fail the run itself
             return Score(name, np.empty(0), np.nan, str(error))
-    assert loaded.test is not None  # noqa: S101
-    outputs = predict.in_chunks(made.model, state, loaded.test.x)
-    return score(name, in_units(loaded)(made.likelihood.predictive(outputs)), y)
+    return score(name, calibrated(made, state), y)
 
 
 def gradient_boosting(loaded: Loaded, y: np.ndarray, seed: int) -> Score:

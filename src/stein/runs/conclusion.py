@@ -10,7 +10,7 @@ from stein.ensembles import State
 from stein.predictions import ClassPrediction, Prediction
 from stein.runs import comparison, summary
 from stein.runs.build import Parts, in_units
-from stein.runs.calibrated import Calibration, calibrate, chosen_rows, with_spread
+from stein.runs.calibrated import Calibration, applied, calibrate, chosen_rows
 from stein.runs.folder import RunFolder
 from stein.runs.schema import Config
 from stein.runs.signals import StoppedError
@@ -42,23 +42,26 @@ def conclude(
             f"{folder}: evaluation.summary: there are no {'validation' if loaded.test else 'test'} rows to summarise"
         )
 
-    def predicted(x: np.ndarray) -> Prediction:
-        outputs = predict.in_chunks(parts.model, state, x)
-        prediction = in_units(loaded)(parts.likelihood.predictive(outputs))
-        if isinstance(prediction, ClassPrediction):
-            return prediction._replace(labels=loaded.train.labels)
-        return prediction
-
     chosen = chosen_rows(len(loaded.validation.x), seed)
     held_out = loaded.raw_targets(loaded.validation.y)[chosen]
-    given = isinstance(config.likelihood.sigma, float)
-    calibration = calibrate(predicted(loaded.validation.x[chosen]), held_out, loaded.units, given)
-    prediction, y = with_spread(predicted(loaded.test.x), calibration.spread), loaded.raw_targets(loaded.test.y)
+    rows = loaded.validation.x[chosen], loaded.test.x
+
+    def calibrated(made: Parts, state: State) -> tuple[Calibration, Prediction]:
+        """The calibration of an ensemble, and what it then predicts for the test rows."""
+        outputs = (predict.in_chunks(made.model, state, x) for x in rows)
+        before, prediction = (in_units(loaded)(made.likelihood.predictive(each)) for each in outputs)
+        found = calibrate(before, held_out, loaded.units, isinstance(config.likelihood.sigma, float))
+        return found, applied(prediction, found.spread, found.temperature)
+
+    calibration, prediction = calibrated(parts, state)
+    if isinstance(prediction, ClassPrediction):
+        prediction = prediction._replace(labels=loaded.train.labels)
+    y = loaded.raw_targets(loaded.test.y)
     members = int(np.asarray(state.alive).sum())
     scores = [comparison.score(f"this ensemble, {config.method.name}, {members} members", prediction, y)]
     if config.method.name != "de":
         say(f"for comparison: a deep ensemble of {config.method.particles} members, {config.train.steps} steps")
-        scores.append(comparison.deep_ensemble(config, loaded, y, requests, show))
+        scores.append(comparison.deep_ensemble(config, loaded, y, requests, show, lambda *of: calibrated(*of)[1]))
     if requests:
         raise StoppedError(f"stopped after training, before the summary; `stein resume {folder}` goes on", requests[0])
     scores += [comparison.gradient_boosting(loaded, y, seed), comparison.constant(loaded, y)]

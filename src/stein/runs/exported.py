@@ -15,7 +15,7 @@ from stein.likelihoods import Likelihood
 from stein.predictions import ClassPrediction, Prediction
 from stein.runs import configs, dataset, tables
 from stein.runs.build import make_likelihood, make_model, resolved
-from stein.runs.calibrated import Calibration, with_spread
+from stein.runs.calibrated import Calibration, Temperature, applied
 from stein.runs.environment import precision
 from stein.runs.folder import RunFolder
 from stein.runs.kinds import Kind
@@ -24,6 +24,14 @@ from stein.runs.schema import Config
 from stein.storage import checkpoint, documents, untrusted
 from stein.tables import Recipe, is_gap
 from stein.types import Model, Particles
+
+LARGEST = 1e19  # its square is a number in float32
+
+
+class _Estimator(msgspec.Struct, frozen=True):
+    """What a prediction needs of the facts of an estimator (:mod:`stein.sklearn`)."""
+
+    temperature: Temperature | None = None
 
 
 class _About(msgspec.Struct):
@@ -43,6 +51,7 @@ class _About(msgspec.Struct):
     recipe: Recipe | None = None
     calibration: Calibration | None = None
     spread: tuple[float, float | None] = (1.0, None)  # of an estimator, which keeps the rest of its calibration
+    sklearn: _Estimator = _Estimator()
 
 
 def _described_by_the_data(folder: RunFolder, config: Config) -> dict[str, Any]:
@@ -64,7 +73,7 @@ class Exported:
         constant: the constant prediction to beat: the most frequent class, or the mean of the training targets.
         recipe: how the columns of a table become inputs; ``None`` if the columns have no names of their own.
         calibration: conformal scores, and the threshold of unusual rows; ``None`` without a summary.
-        spread: the calibrated spread of predicted numbers.
+        spread, temperature: the calibrated spread of predicted numbers, and the temperature of classes.
     """
 
     def __init__(self, folder: RunFolder, model: Model | None = None):
@@ -86,7 +95,9 @@ class Exported:
         self.labels, self.columns, self.target = about.labels, about.inputs, about.target
         self.kind, self.shape, self.constant = about.kind, about.shape, about.constant
         self.units, self.recipe, self.calibration = units, about.recipe, about.calibration
-        self.spread = Spread(*about.spread) if about.calibration is None else about.calibration.spread
+        self.spread, self.temperature = Spread(*about.spread), about.sklearn.temperature or 1.0
+        if about.calibration is not None:
+            self.spread, self.temperature = about.calibration.spread, about.calibration.temperature
         n = self.config.method.particles
         with precision(self.config):
             like = jax.eval_shape(jax.vmap(self.model.init), jax.random.split(jax.random.key(0), n))
@@ -110,14 +121,18 @@ class Exported:
             outputs = predict.in_chunks(self.model, self.members, x, full=True)
         prediction = self.likelihood.predictive(outputs)
         if isinstance(prediction, ClassPrediction):
-            return prediction._replace(labels=self.labels)
-        prediction = prediction if self.units is None else prediction.in_units(self.units.scale, self.units.mean)
-        return with_spread(prediction, self.spread)
+            prediction = prediction._replace(labels=self.labels)
+        elif self.units is not None:
+            prediction = prediction.in_units(self.units.scale, self.units.mean)
+        return applied(prediction, self.spread, self.temperature)
 
     def inputs(self, x: Any) -> np.ndarray:
         """Inputs as the network takes them: columns in order, standardised as in training."""
         names = column_names(x)
         if names is not None and self.columns:
+            for name in self.columns:
+                if names.count(name) > 1:
+                    raise ValueError(f"x has two columns called {name!r}")
             missing = [column for column in self.columns if column not in names]
             if missing:
                 raise ValueError(f"x has no column {missing[0]!r}; the run was trained on {', '.join(self.columns)}")
@@ -127,7 +142,9 @@ class Exported:
             raise ValueError(f"x has rows of shape {rows.shape[1:]}; the run was trained on {self.shape}")
         # In float64 first, as in training: a year minus the mean year loses its digits in float32.
         rows = rows if self.standardiser is None else self.standardiser(rows.astype(np.float64))
-        return rows.astype(self.config.train.precision)
+        # A number that no network can take is taken for a huge one: one bad cell is no reason to predict nothing.
+        with np.errstate(over="ignore"):
+            return np.clip(rows.astype(self.config.train.precision), -LARGEST, LARGEST)
 
     def notes(self, x: Any) -> list[str]:
         """What is unusual about each row of a table: gaps, new levels, values outside the range of training."""

@@ -67,9 +67,8 @@ def config(
 
 def _defaults(loaded: Loaded, data: Mapping[str, Any]) -> dict[str, Any]:
     """What "auto" means for a table of this size, key by key."""
-    rows, inputs = len(loaded.train.x), loaded.train.x.shape[1]
-    is_classes = loaded.kind == "categorical"
-    setting = defaults.for_table("classes" if is_classes else "regression", rows, inputs)
+    rows = len(loaded.train.x)
+    setting = defaults.for_table("classes" if loaded.kind == "categorical" else "regression", rows)
     found: dict[str, Any] = {
         "method.name": setting.method,
         "method.particles": setting.particles,

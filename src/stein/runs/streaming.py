@@ -1,7 +1,7 @@
 """Predictions for the rows of a file, written as CSV: read, predicted and written block by block in constant memory."""
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +19,14 @@ Say = Callable[[str], None]
 
 
 class _Rows(NamedTuple):
-    """Some rows of a file: what names them, their inputs, remarks about each, and the share of the file done."""
+    """Some rows of a file: what names them, their inputs, remarks about each, the share of the file done, and which
+    are far from training."""
 
     ids: dict[str, list[str]]
     x: np.ndarray
     notes: list[str] | None
     done: float
+    far: np.ndarray | bool = False
 
 
 def write_predictions(
@@ -59,9 +61,9 @@ def write_predictions(
             # Always a whole block, so that no number depends on where the blocks end.
             padded = np.concatenate([rows.x, np.repeat(rows.x[-1:], max(0, ROWS - number), axis=0)])
             prediction = finished.predict_prepared(finished.inputs(padded))
-            columns = rows.ids | {
-                name: values[:number] for name, values in _columns(finished, prediction, coverage, conformal).items()
-            }
+            predicted = _columns(finished, prediction, coverage, conformal, rows.far)
+            columns = {_apart(name, {*predicted, "notes"}, "id"): values for name, values in rows.ids.items()}
+            columns |= {name: values[:number] for name, values in predicted.items()}
             if rows.notes is not None:
                 columns["notes"] = rows.notes
             if not written:
@@ -94,7 +96,7 @@ def _rows(finished: Exported, path: Path, warn: Say) -> Iterator[_Rows]:
             for name in used
         }
         named = {name: [cell.strip() for cell in cells.as_text(block.cells[name])] for name in ids}
-        yield _Rows(named, recipe.encode(columns), recipe.notes(columns), block.done)
+        yield _Rows(named, recipe.encode(columns), recipe.notes(columns), block.done, recipe.far(columns))
     if not seen:
         raise ValueError(f"{path}: has {'columns' if opened.types else 'a header'} and no rows")
 
@@ -129,16 +131,23 @@ def _some(names: list[str]) -> str:
 # -- writing ------------------------------------------------------------------------------------------------
 
 
-def _columns(finished: Exported, prediction: Prediction, coverage: float, conformal: Any) -> Mapping[str, list[Any]]:
+def _apart(name: str, taken: Container[str], what: str) -> str:
+    """The name of a user's own column in the output; with a word behind it if a column of ours has this name."""
+    return f"{name} ({what})" if name in taken else name
+
+
+def _columns(
+    finished: Exported, prediction: Prediction, coverage: float, conformal: Any, far: np.ndarray | bool
+) -> Mapping[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
     percent = f"{100 * coverage:g}"
     if isinstance(prediction, ClassPrediction):
         names = finished.labels or tuple(map(str, range(prediction.probabilities.shape[1])))
-        columns[finished.target] = prediction.named
         columns |= {f"p({name})": p.tolist() for name, p in zip(names, prediction.probabilities.T, strict=True)}
         sets = prediction.sets(coverage) if conformal is None else conformal.sets(prediction, coverage)
         columns[f"set_{percent}"] = [" | ".join(np.array(names)[inside]) for inside in sets]
         columns |= {"entropy": prediction.entropy.tolist(), "epistemic": prediction.mutual_information.tolist()}
+        columns = {_apart(finished.target, {*columns, "unusual", "notes"}, "class"): prediction.named} | columns
     else:
         low, high = prediction.interval(coverage) if conformal is None else conformal.interval(prediction, coverage)
         numbers = {
@@ -157,5 +166,6 @@ def _columns(finished: Exported, prediction: Prediction, coverage: float, confor
         }
     if finished.calibration is not None:
         unusual = epistemic_score(prediction, finished.units) > finished.calibration.unusual
+        unusual[: np.size(far)] |= far
         columns["unusual"] = ["true" if flag else "false" for flag in unusual]
     return columns

@@ -65,16 +65,17 @@ def _how_good(scores: Sequence[Score]) -> list[str]:
 
 
 def _against(own: Score, other: Score) -> str:
-    """One sentence. A difference of the errors counts if it is above two standard errors, row by row."""
+    """One sentence. A difference counts if that of the absolute errors is above two standard errors, row by row, and
+    the overall error agrees. (A few large squares would hide any difference.)"""
     name = other.name.partition(",")[0]
     if other.remark:
         return f"{name[0].upper()}{name[1:]} is not compared: {other.remark.rstrip('.')}."
-    difference = own.errors.astype(float) - other.errors.astype(float)
+    difference = np.sqrt(own.errors.astype(float)) - np.sqrt(other.errors.astype(float))
     error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
     simple = other.name.startswith("always")
     name = "predicting " + other.name.removeprefix("always ") if simple else name.partition(" (")[0]
     name = f"the {name}" if name.startswith("deep") else name
-    if abs(difference.mean()) <= 2 * error:
+    if abs(difference.mean()) <= 2 * error or (own.error - other.error) * difference.mean() < 0:
         if simple:
             return f"The ensemble is no better than {name}, as far as {len(difference)} test rows can tell."
         return f"No difference from {name} can be seen on {len(difference)} test rows."
@@ -138,9 +139,10 @@ def _classes_calibrated(
         sets = conformal.sets(prediction, coverage)
         inside = float(sets[np.arange(len(y)), y].mean())
         error = _binomial(coverage, len(y), calibration.rows)
+        size = f"{sets.sum(axis=1).mean():.2g}"
         sentences.append(
             f"The {coverage:.0%} sets of classes hold the right one in {inside:.0%} of the test rows (should be at "
-            f"least {coverage:.0%} ± {error:.0%}), with {sets.sum(axis=1).mean():.2g} classes on average."
+            f"least {coverage:.0%} ± {error:.0%}), with {size} class{'' if size == '1' else 'es'} on average."
         )
     return [" ".join(sentences)]
 

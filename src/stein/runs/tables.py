@@ -20,6 +20,7 @@ from stein.tables import Recipe, by_group, by_time, check_complete, is_gap, lear
 
 TRAIN, VALIDATION, TEST = range(3)
 MOST_COLUMNS = 5000  # that a recipe describes
+FAR = 1e4  # times the distance between the quartiles: a value from which a column is no longer learned well
 # The values of a split column.
 PARTS = {"train": TRAIN, "0": TRAIN, "validation": VALIDATION, "test": TEST, "1": TEST}
 
@@ -100,6 +101,8 @@ def read(config: Config, before: Mapping[str, Any], changed: Callable[[str], Non
         else:
             facts["recipe"] = dataclasses.asdict(recipe)
         notes += _doubts(recipe, frames[0]) if recipe and not known else []
+        if kind != "categorical" and not known:
+            notes += _outlier(frames[0], first.target, frames[0].y.astype(float))
     three = tuple(data.Arrays(x[rows], y[rows], labels) for rows in rows_of)
     return Read(three, kind, first.inputs, first.target, tuple(notes), facts, recipe, test_rows)  # type: ignore[arg-type]
 
@@ -183,7 +186,21 @@ def _doubts(recipe: Recipe, frame: Frame) -> list[str]:
             notes.append(f"column {known.name!r} counts the rows; if it is no input: `--id-column {known.name}`")
         elif (known.low == known.high and known.kind != "text") or len(known.levels) == 1:
             notes.append(f"column {known.name!r} has one value in all training rows: nothing can be learned from it")
+        elif known.kind == "number":
+            notes += _outlier(frame, known.name, values)
     return notes
+
+
+def _outlier(frame: Frame, name: str, values: np.ndarray) -> list[str]:
+    """A value beside which all others look the same: they do to a network too."""
+    low, middle, high = np.nanquantile(values, (0.25, 0.5, 0.75))
+    row = int(np.nanargmax(np.abs(values - middle)))
+    if not 0 < FAR * (high - low) < abs(values[row] - middle):
+        return []
+    return [
+        f"{frame.where.cell(row, name)}: {values[row]:g} is far from all others, half of which are between {low:g} "
+        f"and {high:g}; networks cannot tell these apart: correct it or drop the row if it is a mistake"
+    ]
 
 
 def _files(section: Data, known: Recipe | None) -> _Files:

@@ -9,7 +9,6 @@ from sklearn.utils import check_random_state, column_or_1d, compute_sample_weigh
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from stein.calibration import tempered
 from stein.predictions import ClassPrediction
 from stein.sklearn.ensemble import SteinEnsemble, Uncertainty, checked_weights, name_of
 
@@ -115,11 +114,8 @@ class SteinClassifier(ClassifierMixin, SteinEnsemble):
         return self.classes_[chosen]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes, in the order of ``classes_``; calibrated with ``calibration="temperature"``."""
-        prediction = self._classes(X)
-        if self.temperature_ is None:
-            return prediction.probabilities
-        return tempered(prediction, self.temperature_)
+        """Probabilities of the classes, in the order of ``classes_``, at ``temperature_``."""
+        return self._classes(X).probabilities
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""

@@ -41,8 +41,8 @@ class Uncertainty(NamedTuple):
     For numbers, in their units: ``total`` and ``aleatoric`` (noise) are standard deviations, ``epistemic`` that of the
     members' means, with total² = aleatoric² + epistemic²; ``disagreement`` is the largest difference between two
     members' means. For classes, in parts of the largest entropy: ``total`` is the entropy, ``epistemic`` the mutual
-    information, total = aleatoric + epistemic; ``disagreement`` is the standard deviation of the members'
-    probabilities.
+    information of the members, ``aleatoric`` the rest of the total, at least 0; ``disagreement`` is the standard
+    deviation of the members' probabilities. A temperature changes the total, and not what is said about the members.
     """
 
     total: np.ndarray
@@ -74,7 +74,7 @@ class SteinEnsemble(BaseEstimator):
                 mask = data.held_out(len(left), fraction, [seed, part], None if classes is None else classes[left])
                 parts[left[mask]] = part
         rows = [np.flatnonzero(parts == part) for part in (TRAINING, VALIDATION, CALIBRATION)]
-        config = settings.config(type(self).__name__, self._settings(), len(rows[0]), X.shape[1], seed, y[rows[0]])
+        config = settings.config(type(self).__name__, self._settings(), len(rows[0]), seed, y[rows[0]])
         continued = self.warm_start and hasattr(self, "members_")
         before = self._about if continued else {}
         if continued:
@@ -96,7 +96,7 @@ class SteinEnsemble(BaseEstimator):
         trial = None
         if chosen is not None and not continued and len(rows[0]) >= choosing.FEW:
             try:
-                trial = self._chosen(config, read, weights, network)
+                trial = self._chosen(config, read, weights, network, chosen)
             except choosing.Interrupted as stop:
                 if not int(stop.state.step):
                     raise KeyboardInterrupt("interrupted before anything was learned") from None
@@ -104,9 +104,7 @@ class SteinEnsemble(BaseEstimator):
                 self._keep(config, stop.loaded, stop.state, {"step": [int(stop.state.step)]})
                 return
             config = _replaced(config, "prior", scale=trial.prior)
-            keeps_noise = settings.is_number(config.likelihood.sigma) and chosen != "spread"  # as it was given
-            self.spread_ = calibration.UNCHANGED if keeps_noise else trial.spread
-            self.temperature_ = trial.temperature
+            self.spread_, self.temperature_ = trial.spread, trial.temperature
         with precision(config):
             made = build.parts(config, loaded, network, reuse=True)
             state = build.begin(made.algorithm, config, self.members_ if continued else None)
@@ -114,14 +112,16 @@ class SteinEnsemble(BaseEstimator):
         self._keep(config, loaded, state, history, trial)
 
     def _chosen(
-        self, config: Config, read: tables.Read, weights: np.ndarray | None, network: Model | None
+        self, config: Config, read: tables.Read, weights: np.ndarray | None, network: Model | None, kind: str
     ) -> choosing.Trial:
         """The prior, unless it is given, and what calibrates the predictions."""
         priors = defaults.PRIORS if isinstance(self.prior, str) else (float(config.prior.scale),)
+        keep = settings.is_number(config.likelihood.sigma) and kind != "spread"  # as it was given
         with hooks.progress(bool(self.verbose)) as bar:
             return choosing.choose(
-                config, read, priors, self.calibration_fraction, weights=weights, network=network, hooks=[bar]
-            )
+                config, read, priors, self.calibration_fraction,
+                keep_noise=keep, weights=weights, network=network, hooks=[bar],
+            )  # fmt: skip
 
     def _keep(
         self,
@@ -217,7 +217,7 @@ class SteinEnsemble(BaseEstimator):
     def prediction(self, X: Any) -> Prediction:
         """The ensemble's prediction with all that it can be asked: :mod:`stein.predictions`.
 
-        It has the calibrated spread, but neither conformal intervals nor a temperature.
+        It has the calibrated spread or temperature, but no conformal intervals.
         """
         return self._of_prepared(self._prepared(X))
 
@@ -241,7 +241,7 @@ class SteinEnsemble(BaseEstimator):
             outputs = predict.in_chunks(model, self.members_, x, chunk=CHUNK, full=True)
         prediction = likelihood.predictive(outputs)
         if isinstance(prediction, ClassPrediction):
-            return prediction._replace(labels=tuple(about["labels"]))
+            return prediction._replace(labels=tuple(about["labels"]), temperature=self.temperature_ or 1.0)
         prediction = self.spread_(prediction)
         return prediction if units is None else prediction.in_units(units["scale"], units["mean"])
 
@@ -261,8 +261,8 @@ class SteinEnsemble(BaseEstimator):
     def save(self, path: Path | str) -> None:
         """Write the fitted estimator to a new directory: safetensors, TOML and JSON, nothing pickled.
 
-        :meth:`load` reads it, and so do ``stein.load`` and ``stein predict``, which know the calibrated spread, but
-        neither conformal intervals nor a temperature.
+        :meth:`load` reads it, and so do ``stein.load`` and ``stein predict``, which know the calibrated spread and
+        temperature, but no conformal intervals.
         """
         check_is_fitted(self)
         files.save(self, Path(path))

@@ -35,7 +35,7 @@ KEYS = {
 }
 
 
-def config(name: str, given: Mapping[str, Any], rows: int, inputs: int, seed: int, y: np.ndarray) -> Config:
+def config(name: str, given: Mapping[str, Any], rows: int, seed: int, y: np.ndarray) -> Config:
     """The config of an estimator called ``name`` for training data of this size.
 
     Args:
@@ -43,7 +43,7 @@ def config(name: str, given: Mapping[str, Any], rows: int, inputs: int, seed: in
         y: the training targets, for the typical count.
     """
     is_classifier = given["likelihood"] == "categorical"
-    auto = defaults.for_table("classes" if is_classifier else "regression", rows, inputs)
+    auto = defaults.for_table("classes" if is_classifier else "regression", rows)
     meant = {
         "method": auto.method,
         "n_particles": auto.particles,

@@ -93,6 +93,12 @@ class Column:
                 side, end = ("below", self.low) if values[row] < self.low else ("above", self.high)
                 yield row, f"{self.name} {self._shown(values[row])} is {side} {self._shown(end)}"
 
+    def far(self, values: np.ndarray) -> np.ndarray:
+        """Where a number or date is farther outside the range of training than this range is wide."""
+        if self.kind in ("text", "boolean") or not self.trend:
+            return np.zeros(len(values), bool)
+        return np.maximum(self.low - values, values - self.high) > self.high - self.low
+
     def _shown(self, value: float) -> str:
         if self.kind != "date":
             return f"{value:.6g}"
@@ -144,6 +150,10 @@ class Recipe:
             for row, remark in column.remarks(columns[column.name]):
                 found[row].append(remark)
         return ["; ".join(notes) for notes in found]
+
+    def far(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The rows with a value far outside the range of training, where networks may be sure without reason."""
+        return np.any([c.far(columns[c.name]) for c in self.columns if c.name in columns], axis=0)
 
 
 def check_complete(columns: Mapping[str, np.ndarray]) -> None:
