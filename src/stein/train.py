@@ -198,6 +198,16 @@ def _following(batches: Any) -> Callable[[int], Any]:
     return following
 
 
+def compiled(algorithm: Algorithm, state: State, batches: Batches, rows: Any) -> Any:
+    """The program that :func:`run` uses for the steps of ``rows`` (:meth:`stein.data.Batches.indices`).
+
+    ``program(state, batches, rows)`` runs it, ``program.memory_analysis()`` and ``program.cost_analysis()`` are
+    XLA's own account of it. Shapes are enough for ``state``: nothing is allocated.
+    """
+    length = len(jax.tree.leaves(rows)[0]) if jax.tree.leaves(rows) else 1
+    return _advance.lower(algorithm.step, state, batches, rows, length).compile()
+
+
 @partial(jax.jit, static_argnums=0)
 def _advance_one(step: Callable, state: State, batch: Batch) -> tuple[State, Info]:
     return step(state, batch)

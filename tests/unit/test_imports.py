@@ -38,7 +38,7 @@ RUNS = """
 9 training
 8 conclusion
 7 card summary
-6 comparison fitting choosing
+6 comparison fitting choosing forecast
 5 build environment more_steps status search
 4 configs dataset
 3 conflicts tables

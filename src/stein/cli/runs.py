@@ -31,6 +31,7 @@ def train(
     stochastic: bool = False,
     overrides: Overrides = (),
     out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None,
+    dry_run: bool = False,
     threads: Threads = None,
     cache: bool = True,
     quiet: bool = False,
@@ -45,6 +46,7 @@ def train(
         stochastic: add the noise that makes the method a sampler.
         overrides: other keys: train.steps=2000 data.file=houses.csv; paths are relative to the current directory.
         out: directory of the run. Default: runs/CONFIG-METHOD.
+        dry_run: only compile it and time a few steps: predicts time and memory, and writes nothing.
         threads: CPU threads. Default: all. The same number gives bit-identical results.
         cache: keep compiled programs in the user's cache directory, so that the next run starts faster.
         quiet: no progress bar.
@@ -54,6 +56,9 @@ def train(
 
     pairs = [pair for group in overrides for pair in group]
     chosen = configs.load(config, pairs, method, stochastic or None)
+    if dry_run:
+        forecast(chosen, threads, cache)
+        return
     run = RunFolder(out or free_name(pathlib.Path("runs") / _run_name(config.stem, chosen)))
     train_in(run, True, lambda training, *how: training.start(chosen, run, *how), threads, cache, quiet)
 
@@ -176,6 +181,19 @@ def config(action: Positional[Literal["init"]], path: Positional[pathlib.Path] =
     with open(path, "x", encoding="utf-8") as file:
         file.write(template())
     print(f"wrote {path}; edit it, then: stein train {path}")
+
+
+def forecast(config: Any, threads: int | None, cache: bool) -> None:
+    """Print what a run would cost."""
+    use_threads(threads)
+    with terminal.status("Compiling, and timing a few steps"):
+        from stein.runs import forecast
+        from stein.runs.environment import use_compilation_cache
+
+        if cache:
+            use_compilation_cache()
+        found = forecast.of(config)
+    print(f"{found}\nnothing was written; leave --dry-run out to train")
 
 
 def train_in(

@@ -9,7 +9,7 @@ import tyro
 from tyro.conf import Positional
 
 from stein.cli import terminal
-from stein.cli.runs import Overrides, Threads, free_name, train_in, use_threads, warn
+from stein.cli.runs import Overrides, Threads, forecast, free_name, train_in, use_threads, warn
 
 Name = Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")]
@@ -35,6 +35,7 @@ def fit(
     coverage: float = 0.9,
     seed: int = 0,
     overrides: Overrides = (),
+    dry_run: bool = False,
     threads: Threads = None,
     cache: bool = True,
     quiet: bool = False,
@@ -66,6 +67,8 @@ def fit(
         coverage: probability of the intervals, or of the sets of classes.
         seed: of the split, the initial weights and the batches.
         overrides: any key of a config: optimiser.learning_rate=0.01; `stein train --help` lists them.
+        dry_run: only compile it and time a few steps: predicts time and memory, and writes nothing. The trials of
+            priors before the training come on top.
         threads: CPU threads. Default: all. The same number gives bit-identical results.
         cache: keep compiled programs in the user's cache directory, so that the next run starts faster.
         quiet: no progress bar.
@@ -93,6 +96,9 @@ def fit(
     with terminal.status(f"Reading {file}"):
         pairs = [pair for group in overrides for pair in group]
         config, loaded = fitting.config(file, data, method, task, chosen, pairs)
+    if dry_run:
+        forecast(config, threads, cache)
+        return
     run = RunFolder(out or free_name(pathlib.Path("runs") / file.stem))
     if loaded.recipe is not None and not quiet:
         print(f"{file}:")

@@ -186,6 +186,12 @@ def begin(algorithm: ensembles.Algorithm, config: Config, weights: Any = None) -
     return train.begin(algorithm, jax.random.key(config.train.seed), config.method.particles, weights)
 
 
+def shapes(algorithm: ensembles.Algorithm, config: Config) -> ensembles.State:
+    """The shapes of the first state; nothing is allocated."""
+    key, members = jax.random.key(config.train.seed), config.method.particles
+    return jax.eval_shape(lambda key: algorithm.init(key, members), key)
+
+
 def batch_key(seed: int, stream: int = STREAM) -> jax.Array:
     """The key of a run's batches, by derivation number; checkpoints without a number use the first.
 

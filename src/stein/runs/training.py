@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import jax
 import msgspec
 import numpy as np
 
 from stein import __version__, evaluate, hooks, train
 from stein.ensembles import State
-from stein.runs import configs, dataset, more_steps, sizes
-from stein.runs.build import STREAM, Parts, assemble, batch_key, in_units
+from stein.runs import configs, dataset, forecast, more_steps, sizes
+from stein.runs.build import STREAM, Parts, assemble, batch_key, begin, in_units, shapes
 from stein.runs.card import card
 from stein.runs.conclusion import conclude
 from stein.runs.environment import IDENTITY, environment, precision
@@ -39,6 +38,7 @@ def start(
     """
     with precision(config):
         parts = assemble(config)  # before anything is written: bad data creates no run
+        forecast.fits(config, shapes(parts.algorithm, config))
         for warning in sizes.warnings(parts.data.train.x, parts.data.train.y):
             warn(warning)
         _announce(parts, warn, say)
@@ -119,11 +119,10 @@ class _Training:
         self._finish(state)
 
     def _where_it_was(self) -> tuple[State, list[dict[str, Any]]]:
-        key, n = jax.random.key(self.config.train.seed), self.config.method.particles
-        like = jax.eval_shape(lambda key: self.parts.algorithm.init(key, n), key)
+        like = shapes(self.parts.algorithm, self.config)
         found = checkpoint.newest(self.folder.checkpoints, like, self.warn)
         if found is None:
-            state, length = train.begin(self.parts.algorithm, key, n), 0
+            state, length = begin(self.parts.algorithm, self.config), 0
         else:
             state, saved, path = found
             try:
