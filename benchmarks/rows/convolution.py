@@ -8,6 +8,9 @@ from works import Steps, direction, first_batch, first_particles, method, proble
 from stein.models import resnet
 
 STEPS, PAIRS = 2, 5
+TOLERANCE = (
+    2e-3  # 32 layers in float32: units near zero are on the other side; ours and torch's are each 4e-4 off float64
+)
 
 
 def step() -> list[dict]:
@@ -19,7 +22,7 @@ def step() -> list[dict]:
     rows = []
     for way in ("vmapped", "looped"):
         with Peer("torch_resnet", way, problem=given, steps=STEPS) as peer:
-            apart = agreement(force, peer.direction)
+            apart = agreement(force, peer.direction, TOLERANCE)
             rows.append(paired(
                 f"P9 ResNet-32 step / torch's, {way}", work.words, ours, peer, 1.0, PAIRS, unit="seconds per step",
                 peer=peer.name, compile_seconds=ours.compile_seconds, peer_compile_seconds=peer.compile_seconds,
