@@ -23,7 +23,8 @@ def _table(rows: list[dict]) -> str:
     for r in rows:
         quartiles = " to ".join(f"{q:.3g}" for q in r.get("quartiles", ()))
         limit = "" if r["limit"] is None else f"{r['limit']:.3g}"
-        cells = [r["row"], _amount(r["seconds"], r), _amount(r["peer_seconds"], r), f"{r['ratio']:.3g}", quartiles]
+        other = "" if r["peer_seconds"] == 1 else _amount(r["peer_seconds"], r)  # an amount by itself has none
+        cells = [r["row"], _amount(r["seconds"], r), other, f"{r['ratio']:.3g}", quartiles]
         lines.append("| " + " | ".join([*cells, limit, verdict(r)]) + " |")
     return "\n".join(lines) + "\n"
 
