@@ -28,25 +28,28 @@ def model(x, y):
         numpyro.sample("y", dist.Categorical(logits=outputs(sampled, x)), obs=y)
 
 
+svgd = SVGD(model, numpyro.optim.SGD(1.0), RBFKernel(), num_stein_particles=problem.members)
+begun = svgd.init(jax.random.key(0), x[rows[0]], y[rows[0]])  # draws for half a minute: once for both optimisers
+
+
 def stepper(optimiser, kernel):
-    svgd = SVGD(model, optimiser, kernel, num_stein_particles=problem.members)
-    state = svgd.init(jax.random.key(0), x[rows[0]], y[rows[0]])
+    """A jitted step, and the state in which the particles are ours."""
+    svgd.optim, svgd.kernel_fn = optimiser, kernel
     started = {f"{name}_auto_loc": leaf for name, leaf in zip(names, leaves, strict=True)}
-    state = state._replace(optim_state=svgd.optim.init(started))
 
     @jax.jit
     def step(state, batch):
         return svgd.update(state, x[batch], y[batch])[0]
 
-    return svgd, step, state
+    return step, begun._replace(optim_state=optimiser.init(started))
 
 
 flat = jnp.concatenate([leaf.reshape(problem.members, -1) for leaf in leaves], axis=1)
 factor = problem.number("bandwidth") / median_bandwidth(flat, lambda n: 1.0)
-svgd, plain, start = stepper(numpyro.optim.SGD(1.0), RBFKernel(bandwidth_factor=lambda n: factor))
+plain, start = stepper(numpyro.optim.SGD(1.0), RBFKernel(bandwidth_factor=lambda n: factor))
 moved = svgd.get_params(plain(start, rows[0]))
 direction = [moved[f"{name}_auto_loc"] - leaf for name, leaf in zip(names, leaves, strict=True)]
-_, step, state = stepper(numpyro.optim.Adam(problem.rate), RBFKernel())
+step, state = stepper(numpyro.optim.Adam(problem.rate), RBFKernel())
 
 
 def go_on(t):

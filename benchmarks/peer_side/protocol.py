@@ -37,13 +37,20 @@ def arguments() -> tuple[Problem, int, list[str]]:
     return Problem(sys.argv[1]), int(sys.argv[3]), sys.argv[4:]
 
 
-def serve(name: str, direction: Sequence[np.ndarray], step: Callable[[int], None], finish: Callable[[], None]) -> None:
+def serve(
+    name: str,
+    direction: Sequence[np.ndarray],
+    step: Callable[[int], None],
+    finish: Callable[[], None] = lambda: None,
+    compile_seconds: float | None = None,
+) -> None:
     """Say what is ready, then do as many steps as each line says.
 
     Args:
         direction: of the first batch, from the weights of the problem, leaf by leaf.
         step: does step t.
         finish: waits until all steps are done.
+        compile_seconds: if it is known. Default: what the first step takes longer than the second.
     """
     np.savez(Path(sys.argv[2]), **{f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(direction)})
     done = 0
@@ -58,6 +65,7 @@ def serve(name: str, direction: Sequence[np.ndarray], step: Callable[[int], None
         return time.perf_counter() - began
 
     first, second = seconds(1), seconds(1)
-    print(json.dumps({"name": name, "compile_seconds": max(0.0, first - second)}), file=ANSWERS, flush=True)
+    compiled = max(0.0, first - second if compile_seconds is None else compile_seconds)
+    print(json.dumps({"name": name, "compile_seconds": compiled}), file=ANSWERS, flush=True)
     for line in sys.stdin:
         print(seconds(int(line)), file=ANSWERS, flush=True)

@@ -60,4 +60,4 @@ def step(t):
     svgd.step(x[batch], y[batch])
 
 
-protocol.serve(f"Pyro {pyro.__version__}, SVGD, multivariate", direction, step, lambda: None)
+protocol.serve(f"Pyro {pyro.__version__}, SVGD, multivariate", direction, step)

@@ -107,25 +107,26 @@ def stepper(loss):
     return step
 
 
-def fastest():
-    """Each way to write the forward pass is tried for a few steps: torch is measured at its best."""
-    taken = {}
-    for outputs in (points_as_rows, first_layer_shared, points_as_columns):
-        step = stepper(loss_of(outputs))
-        for t in range(2):
-            step(t)
+def tried(outputs):
+    """Seconds of four steps, of the compilation before them, and the loss itself."""
+    loss = loss_of(outputs)
+    step, times = stepper(loss), []
+    for t in range(6):
         began = time.perf_counter()
-        for t in range(4):
-            step(t)
-        taken[outputs] = time.perf_counter() - began
-        torch.compiler.reset()
-    return min(taken, key=taken.get)
+        step(t)
+        times.append(time.perf_counter() - began)
+    return sum(times[2:]), times[0] - times[1], loss
 
 
-chosen = fastest()
-loss, leaves = loss_of(chosen), weights()
+# Each way to write the forward pass is tried for a few steps: torch is measured at its best.
+ways = (
+    (points_as_rows, first_layer_shared, points_as_columns) if way == "eager" else (points_as_rows, points_as_columns)
+)
+results = {outputs: tried(outputs) for outputs in ways}
+chosen = min(ways, key=lambda outputs: results[outputs][0])
+_, compile_seconds, loss = results[chosen]
+leaves = weights()
 direction = scores_of(loss, leaves, rows[0], prior=True)
 direction = svgd(leaves, direction) if method == "w-svgd" else direction
-torch.compiler.reset()  # so that the first step compiles, and says how long it takes
-words = chosen.__name__.replace("_", " ")
-protocol.serve(f"torch {torch.__version__}, {way}, {words}", direction, stepper(loss_of(chosen)), lambda: None)
+name = f"torch {torch.__version__}, {way}, {chosen.__name__.replace('_', ' ')}"
+protocol.serve(name, direction, stepper(loss), compile_seconds=compile_seconds)

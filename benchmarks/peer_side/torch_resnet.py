@@ -119,4 +119,4 @@ stacked = in_torch()
 direction = in_ours([-g - w for g, w in zip(gradients(stacked, x[rows[0]], y[rows[0]]), stacked, strict=True)])
 chosen = fastest()
 words = "images as pixels" if chosen is torch.channels_last else "images as planes"
-protocol.serve(f"torch {torch.__version__}, {way}, {words}", direction, stepper(chosen), lambda: None)
+protocol.serve(f"torch {torch.__version__}, {way}, {words}", direction, stepper(chosen))

@@ -2,7 +2,7 @@
 
 import jax
 from harness import clocked, paired
-from peers import Peer, agreement
+from peers import Peer
 from works import Steps, direction, first_batch, first_particles, method, problem, work_c
 
 from stein.models import resnet
@@ -22,7 +22,7 @@ def step() -> list[dict]:
     rows = []
     for way in ("vmapped", "looped"):
         with Peer("torch_resnet", way, problem=given, steps=STEPS) as peer:
-            apart = agreement(force, peer.direction, TOLERANCE)
+            apart = peer.agreement(force, TOLERANCE)
             rows.append(paired(
                 f"P9 ResNet-32 step / torch's, {way}", work.words, ours, peer, 1.0, PAIRS, unit="seconds per step",
                 peer=peer.name, compile_seconds=ours.compile_seconds, peer_compile_seconds=peer.compile_seconds,

@@ -6,7 +6,7 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 from harness import Side, clocked, paired
-from peers import Peer, agreement
+from peers import Peer
 from works import WIDTHS, Steps, direction, first_batch, first_particles, method, problem, work_m
 
 STEPS, PAIRS = 10, 8
@@ -61,7 +61,7 @@ def step() -> list[dict]:
     force = direction("de", work, particles, first_batch(given))
     for way in ("eager", "compiled"):
         with Peer("torch_mlp", "de", way, problem=given, steps=STEPS) as peer:
-            apart = agreement(force, peer.direction)
+            apart = peer.agreement(force)
             rows.append(paired(
                 f"P1 deep-ensemble step / torch's, {way}", work.words, ours, peer, 1.0, **shared, peer=peer.name,
                 peer_compile_seconds=peer.compile_seconds, checked=f"same gradients, {apart:.1g} of their size apart",

@@ -111,11 +111,10 @@ def repulsion(work: Work, particles: Particles, batch: Batch, options: dict[str,
     return jax.tree.map(jnp.subtract, moved.particles, start.particles)
 
 
-def n_squared(particles: Particles, x: jax.Array) -> Particles:
+@jax.jit  # with its arrays as arguments: XLA would fold constants for minutes
+def rows_of_the_sum(particles: Particles, x: jax.Array, h: jax.Array) -> Particles:
     """For every i one gradient of sum_j k(f_i, f(w_j)) in all w_j: the sum over j is R_i."""
     outputs = jax.vmap(models.mlp(WIDTHS).apply, (0, None))
-    f = outputs(particles, x)
-    h = bandwidth(f)
 
     def to_all(w: Particles, f_i: jax.Array) -> jax.Array:
         apart = outputs(w, x) - f_i[None]
@@ -124,7 +123,12 @@ def n_squared(particles: Particles, x: jax.Array) -> Particles:
     def row(f_i: jax.Array) -> Particles:
         return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), jax.grad(to_all)(particles, f_i))
 
-    return jax.jit(lambda f: jax.lax.map(row, f))(f)
+    return jax.lax.map(row, outputs(particles, x))
+
+
+def n_squared(particles: Particles, x: jax.Array) -> Particles:
+    f = jax.vmap(models.mlp(WIDTHS).apply, (0, None))(particles, x)
+    return rows_of_the_sum(particles, x, bandwidth(f))
 
 
 def bandwidth(f: jax.Array) -> float:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from harness import paired
-from peers import Peer, agreement
+from peers import Peer
 from works import work_t
 
 from stein import hmc, likelihoods, priors, train
@@ -36,7 +36,7 @@ def compared() -> list[dict]:
     rows = []
     for kind in ("NUTS", "HMC"):
         with Peer("numpyro_hmc", kind, str(SIZE), str(DOUBLINGS), problem=given, steps=TRANSITIONS) as peer:
-            apart = agreement(force, peer.direction, TOLERANCE)
+            apart = peer.agreement(force, TOLERANCE)
             each = CHAINS * (2**DOUBLINGS - 1)
             found = paired(
                 f"P11 gradient of stein.hmc / of NumPyro's {kind}", f"1-50-50-1, {CHAINS} chains, all {len(x)} points, "

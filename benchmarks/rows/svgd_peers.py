@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from harness import paired
-from peers import Peer, agreement
+from peers import Peer
 from works import Steps, direction, first_batch, first_particles, median_bandwidth, method, problem, work_m
 
 from stein import kernels
@@ -51,7 +51,7 @@ def at(members: int) -> list[dict]:
     rows = []
     for other in OTHERS:
         with Peer(*other.script, problem=given, steps=other.steps) as peer:
-            apart = agreement(forces[other.checked_at], peer.direction)
+            apart = peer.agreement(forces[other.checked_at])
             rows.append(paired(
                 f"P5 w-svgd step / {other.whose}, n = {members}", work.words, ours, peer,
                 1 / other.times[members], other.pairs, unit="seconds per step", peer=peer.name, note=other.differs,
