@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from harness import Side, clocked, paired
 from peers import Peer
-from works import WIDTHS, Steps, direction, first_batch, first_particles, method, problem, work_m
+from works import WIDTHS, Steps, compared_particles, direction, first_batch, method, problem, work_m
 
 STEPS, PAIRS = 10, 8
 
@@ -56,7 +56,7 @@ def step() -> list[dict]:
     limits = "the other side is one XLA product of as many operations and a pass over Adam's bytes"
     name = "P1 deep-ensemble step / its products and bytes"
     rows = [paired(name, work.words, ours, limit(work.members), 1 / 0.85, **shared, note=limits)]
-    particles = first_particles(work)
+    particles = compared_particles(work)
     given = problem(work, particles)
     force = direction("de", work, particles, first_batch(given))
     for way in ("eager", "compiled"):

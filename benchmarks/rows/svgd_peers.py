@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from harness import paired
 from peers import Peer
-from works import Steps, direction, first_batch, first_particles, median_bandwidth, method, problem, work_m
+from works import Steps, compared_particles, direction, first_batch, median_bandwidth, method, problem, work_m
 
 from stein import kernels
 
@@ -41,7 +41,7 @@ def step() -> list[dict]:
 
 def at(members: int) -> list[dict]:
     work = work_m(members)
-    particles = first_particles(work)
+    particles = compared_particles(work)
     h = median_bandwidth(particles)
     given = problem(work, particles, bandwidth=h, flat_factor=FLAT)
     batch = first_batch(given)
