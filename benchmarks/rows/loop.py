@@ -1,0 +1,46 @@
+"""P8: what the training loop adds to its steps."""
+
+import tempfile
+from functools import partial
+
+import jax
+from harness import clocked, paired
+from works import work_t
+
+from stein import evaluate, hooks, likelihoods, predict, train
+from stein.ensembles import build
+
+
+def overhead(steps: int = 1000) -> list[dict]:
+    """A step inside the training loop, everything on as `stein train` has it, over a step of the bare scan.
+
+    A thousand steps each with one checkpoint.
+    """
+    work = work_t()
+    algorithm, batches = build("w-svgd", work.target), work.batches
+    scores = evaluate.held_out(work.model, likelihoods.gaussian(1.0), batches.x, batches.y)
+    state = jax.jit(lambda key: algorithm.init(key, 50))(jax.random.key(0))
+
+    @jax.jit
+    def bare(state, batches):
+        rows = batches.indices((0, 0), steps)
+        return jax.lax.scan(lambda s, r: algorithm.step(s, batches.take(r)), state, rows)
+
+    with tempfile.TemporaryDirectory() as folder, hooks.tensorboard(f"{folder}/tb") as board, hooks.progress() as bar:
+        called = [
+            hooks.members(),
+            hooks.diagnostics(algorithm, batches, lambda message: None),
+            hooks.evaluation(lambda s: scores(predict.living(s.particles, s.alive)), 1000),
+            hooks.Log(f"{folder}/metrics.jsonl"), board, bar, hooks.Checkpoints(f"{folder}/checkpoints", every=1000),
+        ]  # fmt: skip
+
+        def whole(state, batches):
+            return train.run(algorithm, state, batches, steps, chunk=100, hooks=called)
+
+        def goes_on(work) -> None:
+            nonlocal state
+            state, _ = jax.block_until_ready(work(state, batches))
+
+        size = f"w-svgd, {work.words}, {steps} steps with 10 log lines, an evaluation and a checkpoint"
+        loop, scan = (clocked(partial(goes_on, work), steps) for work in (whole, bare))
+        return [paired("P8 training loop / bare scan", size, loop, scan, 1.05, unit="seconds per step")]
