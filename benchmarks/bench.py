@@ -43,7 +43,7 @@ MEASUREMENTS = {
     "P11": sampling.gradients,
     "P12": prediction.images,
     "P13": commands.start_up,
-    "convolutions": convolution.turns,
+    "convolutions": lambda: [*convolution.own_network(), *convolution.turns()],
 }
 
 

@@ -1,10 +1,13 @@
-"""P9: a step of an ensemble of ResNet-32 against torch; and its convolutions, member by member or together."""
+"""P9: a step of an ensemble of ResNet-32 against torch; a user's own CNN; convolutions member by member or together."""
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from harness import clocked, paired
 from peers import Peer
-from works import Steps, direction, first_batch, first_particles, method, problem, work_c
+from works import Steps, Work, direction, first_batch, first_particles, method, problem, work_c
 
+from stein import data, likelihoods, models, priors, targets
 from stein.models import resnet
 
 STEPS, PAIRS = 2, 5
@@ -29,6 +32,45 @@ def step() -> list[dict]:
                 checked=f"same gradients, {apart:.1g} of their size apart",
             ))  # fmt: skip
     return rows
+
+
+def own_network(members: int = 5, size: int = 100) -> list[dict]:
+    """A step of a small CNN that a user wrote, over as many gradients of one such network, one after the other.
+
+    The gradients are compiled by themselves, without a loop around them: there XLA is at its best.
+    """
+
+    def init(key):
+        keys = jax.random.split(key, 3)
+        shapes = {"a": (3, 3, 1, 16), "b": (3, 3, 16, 32), "c": (7 * 7 * 32, 10)}
+        return {name: 0.1 * jax.random.normal(k, shape) for k, (name, shape) in zip(keys, shapes.items(), strict=True)}
+
+    def apply(weights, x):
+        for name in "ab":
+            layout = ("NHWC", "HWIO", "NHWC")
+            x = jax.nn.relu(jax.lax.conv_general_dilated(x, weights[name], (2, 2), "SAME", dimension_numbers=layout))
+        return x.reshape(len(x), -1) @ weights["c"]
+
+    random = np.random.default_rng(0)
+    x, y = random.random((1000, 28, 28, 1), np.float32), random.integers(0, 10, 1000)
+    model, likelihood = models.from_function(init, apply), likelihoods.categorical()
+    target = targets.posterior(model, likelihood, priors.normal(), len(x))
+    words = f"two strided convolutions and a dense layer, 28 x 28, n = {members}, B = {size}, float32, Adam"
+    work = Work(words, model, target, data.Batches(x, y, size, jax.random.key(1)), members)
+    batch = jnp.asarray(x[:size]), jnp.asarray(y[:size])
+    gradient = jax.jit(jax.grad(lambda weights: likelihood.log_prob(apply(weights, batch[0]), batch[1]).mean()))
+    weights = init(jax.random.key(0))
+
+    def one_by_one() -> None:
+        for _ in range(members):
+            jax.block_until_ready(gradient(weights))
+
+    def against(name: str) -> dict:
+        ours = Steps(method(name, work), work, 10)
+        return paired(f"convolutions of an own CNN, {name} / {members} gradients", words, ours, clocked(one_by_one), None,
+                      10, unit="seconds per step", compile_seconds=ours.compile_seconds)  # fmt: skip
+
+    return [against(name) for name in ("de", "h-svgd")]
 
 
 def turns(members: int = 4, images: int = 64, channels: int = 16, size: int = 32) -> list[dict]:

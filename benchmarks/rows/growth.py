@@ -18,8 +18,8 @@ def step() -> list[dict]:
 
 
 def flops(name: str, n: int) -> int:
-    """The networks' products, and for w-SVGD three of n x n by n x d: distances, K g and K w."""
-    algebra = 3 * 2 * n**2 * weights(WIDTHS) if name == "w-svgd" else 0
+    """The networks' products, and for w-SVGD two of n x n by n x d: distances, and K(g - 2w/h)."""
+    algebra = 2 * 2 * n**2 * weights(WIDTHS) if name == "w-svgd" else 0
     return n * products(WIDTHS, BATCH) + algebra
 
 
