@@ -67,8 +67,9 @@ def own_network(members: int = 5, size: int = 100) -> list[dict]:
 
     def against(name: str) -> dict:
         ours = Steps(method(name, work), work, 10)
-        return paired(f"convolutions of an own CNN, {name} / {members} gradients", words, ours, clocked(one_by_one), None,
-                      10, unit="seconds per step", compile_seconds=ours.compile_seconds)  # fmt: skip
+        title = f"convolutions of an own CNN, {name} / {members} gradients"
+        return paired(title, words, ours, clocked(one_by_one), None, 10, unit="seconds per step",
+                      compile_seconds=ours.compile_seconds)  # fmt: skip
 
     return [against(name) for name in ("de", "h-svgd")]
 
