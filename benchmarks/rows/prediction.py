@@ -30,11 +30,11 @@ def images(number: int = 10_000, members: int = 50, chunk: int = 1000) -> list[d
             product(side, other).block_until_ready()
 
     def predictions() -> None:
-        predict.in_chunks(model, particles, x, chunk=chunk)
+        predict.in_chunks(model, particles, x)
 
     compiled = predict._outputs.lower(model, particles, side).compile()
     activations = compiled.memory_analysis().temp_size_in_bytes
-    size = f"{number} images, n = {members}, 784-100-100-100-10, {chunk} at a time"
+    size = f"{number} images, n = {members}, 784-100-100-100-10; products and memory: {chunk} at a time"
     return [
         paired("P12 prediction / its products", size, clocked(predictions), clocked(products), 1 / 0.8),
         row("P12 memory / one layer's outputs", size, activations, 4 * chunk * members * 100, 4.0, unit="bytes"),

@@ -17,6 +17,8 @@ from stein.types import Model, Particles
 CHUNK = 1000
 IMAGE_CHUNK = 100
 """Rows per call of a network: a thousand is fast for tables, but convolutions would need gigabytes."""
+AT_ONCE = 16_000
+"""Rows times members per call: the layers of so many stay near the processor, and their memory is used again."""
 
 
 def prediction(model: Model, likelihood: Likelihood, members: State | Particles, x: Any) -> Prediction:
@@ -62,13 +64,14 @@ def in_chunks(
 
     Args:
         members, x, all_members: as in :func:`outputs`.
-        chunk: inputs per call of the networks. Default: 1000, for images 100.
+        chunk: inputs per call of the networks. Default: 1000, with many members fewer, for images 100.
         full: fill a single chunk up too, so that the outputs at an input do not depend on how many others there are.
     """
     particles, numbers = _asked(members, all_members)
     x = np.asarray(inputs.batch(x))
     if chunk is None:
-        chunk = CHUNK if x.ndim == 2 else IMAGE_CHUNK
+        members = len(jax.tree.leaves(particles)[0])
+        chunk = max(IMAGE_CHUNK, min(CHUNK, AT_ONCE // members)) if x.ndim == 2 else IMAGE_CHUNK
     inputs.whole(1, chunk=chunk)
     size = chunk if full else max(1, min(chunk, len(x)))
     one = jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype)
