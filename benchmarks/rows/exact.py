@@ -98,7 +98,7 @@ def error(setting: Setting, particles: Particles, batch: Batch, sums: dict[int |
     ours = repulsion(work_m(subset=setting.points), particles, batch, setting.options)
     words = f"relative error of the repulsion {apart(ours, sums[setting.points]):.2g}"
     if setting.points:
-        words += f" at its points; {apart(ours, sums[None]):.2g} of that at the whole batch"
+        words += f" at its own points, {apart(ours, sums[None]):.2g} against the sum at the whole batch"
     return words + (", one draw of the probe" if setting.options.get("probe") else "")
 
 
