@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from stein import tree
@@ -144,7 +145,7 @@ def median(diagonal: bool = True, floor: float = 1e-12, factor: float = 1.0) -> 
 
     def estimate(squared: Matrix, alive: Mask, memory: Memory) -> tuple[Array, Memory]:
         n = jnp.sum(alive)
-        upper = jnp.triu_indices(squared.shape[0], 1)
+        upper = np.triu_indices(squared.shape[0], 1)  # constants: JAX's own would be computed at every step
         living = alive[upper[0]] & alive[upper[1]]
         ordered = jnp.sort(jnp.where(living, squared[upper], jnp.inf))
         zeros = n if diagonal else jnp.zeros_like(n)

@@ -55,9 +55,8 @@ BEFORE_NEXT = (
     "source .venv/bin/activate first)"
 )
 NEXT = (
-    "stein config init",
-    "stein train stein.toml --set data.file=houses.csv data.target=price --out runs/houses",
-    "stein evaluate runs/houses",
+    "stein fit houses.csv --target price",
+    "stein predict runs/houses new_houses.csv",
 )
 
 
