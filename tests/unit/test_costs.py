@@ -15,13 +15,13 @@ OPERATIONS = {
     "w-svgd": FORWARD + BACKWARD + 2 * PRODUCT,  # distances, K(G - 2X/h)
     "h-svgd": FORWARD + 2 * BACKWARD + 2 * PRODUCT,  # distances, K G
 }
-PASSES = {"de": 54, "w-svgd": 67, "h-svgd": 82}  # bytes read and written over those of the particles, when written
 
 
 @pytest.mark.parametrize("method", OPERATIONS)
 def test_a_step_does_the_operations_of_its_equation(method):
-    """Catches one more product of n x n and n x d (a sixth of all operations at least) or backward pass, and a dozen
-    more passes over the weights, as selecting between old and new states takes."""
+    """Catches one more product of n x n and n x d, at least an eighth of all operations, and one more backward pass.
+
+    XLA counts element-wise operations too, a tenth of all: hence the 1.2."""
     with jax.enable_x64(False):
         x, y = data.regression_1d()
         target = targets.posterior(models.mlp([1, 50, 50, 1]), likelihoods.gaussian(1.0), priors.normal(), len(x))
@@ -31,7 +31,6 @@ def test_a_step_does_the_operations_of_its_equation(method):
         program = train.compiled(algorithm, state, batches, batches.indices(batches.cursor(0), 1))
     found = program.cost_analysis()
     assert 1 <= found["flops"] / OPERATIONS[method] < 1.2
-    assert found["bytes accessed"] / (4 * MEMBERS * WEIGHTS) < 1.25 * PASSES[method]
     # The old state must survive until the new one is known to be finite: three, and what is being computed.
     assert program.memory_analysis().temp_size_in_bytes / (4 * MEMBERS * WEIGHTS) < 8
 
