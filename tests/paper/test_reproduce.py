@@ -29,7 +29,7 @@ def test_demo_writes_a_report_that_needs_nothing_else(tmp_path: Path, cache: Pat
     floor = numbers.pop("30 draws of the posterior")
     for sentence in demo.sentences(numbers, floor):
         assert f"- {sentence}" in run.stdout
-    assert run.stdout.rstrip().endswith("stein evaluate runs/houses")
+    assert run.stdout.rstrip().endswith("stein predict runs/houses new_houses.csv")
     assert (made / "training.gif").read_bytes()[:6] == b"GIF89a"
 
 
