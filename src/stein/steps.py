@@ -131,8 +131,8 @@ def langevin(step_size: float | Schedule, preconditioner: Preconditioner | None 
             proposal = tree.add(proposal, tree.scale(size**0.5, noise))
         alive = move.alive & tree.healthy(proposal)
         if preconditioner is not None and not preconditioner.shared:
-            moved = tree.where(alive, moved, state)
-        return tree.where(alive, proposal, particles), moved, alive
+            moved = tree.settle(alive, moved, state)
+        return tree.settle(alive, proposal, particles), moved, alive
 
     def restart(mask: Array, particles: Particles, state: Any) -> Any:
         if preconditioner is None or preconditioner.shared:

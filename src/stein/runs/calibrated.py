@@ -49,21 +49,30 @@ def calibrate(
     Args:
         keep_noise: leave the spread as it is, because the noise was given.
     """
-    spread, temperature = calibration.UNCHANGED, 1.0
-    if isinstance(prediction, ClassPrediction):
-        temperature = calibration.temperature(prediction, y)
-    elif not (prediction.family.counts or keep_noise):
-        spread = calibration.spread(prediction, y)
+    spread, temperature = correction(prediction, y, keep_noise)
     prediction = applied(prediction, spread, temperature)
     conformal = calibration.conformal(prediction, y)
     threshold = float(np.quantile(epistemic_score(prediction, units), UNUSUAL, method="higher"))
-    return Calibration(len(y), conformal.scores.T.tolist(), threshold, *spread, temperature)
+    return Calibration(len(y), conformal.scores.T.tolist(), threshold, *spread, temperature or 1.0)
 
 
-def applied(prediction: Prediction, spread: calibration.Spread, temperature: float) -> Prediction:
+def correction(prediction: Prediction, y: np.ndarray, keep_noise: bool) -> tuple[calibration.Spread, float | None]:
+    """What held-out rows say about a prediction: the spread of numbers, or the temperature of classes (else None).
+
+    Args:
+        keep_noise: leave the spread as it is, because the noise was given.
+    """
+    if isinstance(prediction, ClassPrediction):
+        return calibration.UNCHANGED, calibration.temperature(prediction, y)
+    if prediction.family.counts or keep_noise:
+        return calibration.UNCHANGED, None
+    return calibration.spread(prediction, y), None
+
+
+def applied(prediction: Prediction, spread: calibration.Spread, temperature: float | None) -> Prediction:
     """A calibrated prediction: of numbers by the spread, of classes by the temperature."""
     if isinstance(prediction, ClassPrediction):
-        return calibration.tempered(prediction, temperature)
+        return calibration.tempered(prediction, temperature or 1.0)
     return spread(prediction)
 
 

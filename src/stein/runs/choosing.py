@@ -18,7 +18,7 @@ from stein import calibration, data, defaults, predict, train
 from stein.ensembles import State
 from stein.hooks import progress
 from stein.predictions import ClassPrediction, Prediction
-from stein.runs import build, dataset, tables
+from stein.runs import build, calibrated, dataset, tables
 from stein.runs.environment import precision
 from stein.runs.schema import Config, Method
 from stein.runs.signals import StoppedError
@@ -176,11 +176,6 @@ def _together(predictions: Sequence[Any]) -> Any:
 
 
 def _calibrated(prior: float, prediction: Any, x: np.ndarray, y: np.ndarray, keep_noise: bool) -> Trial:
-    if isinstance(prediction, ClassPrediction):
-        temperature = calibration.temperature(prediction, y)
-        nll = calibration.tempered(prediction, temperature).scores(y)["nll"]
-        return Trial(prior, prediction, x, nll, temperature=temperature)
-    spread = calibration.UNCHANGED
-    if not (prediction.family.counts or keep_noise):
-        spread = calibration.spread(prediction, y)
-    return Trial(prior, prediction, x, spread(prediction).scores(y)["nll"], spread)
+    spread, temperature = calibrated.correction(prediction, y, keep_noise)
+    nll = calibrated.applied(prediction, spread, temperature).scores(y)["nll"]
+    return Trial(prior, prediction, x, nll, spread, temperature)
