@@ -39,6 +39,7 @@ stochastic = true
 particles = 7
 repulsion = "exact"
 repulsion_energy = 0.9
+repulsion_directions = 4
 repulsion_probe = true
 kernel = "imq"
 bandwidth = 2

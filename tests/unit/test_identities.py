@@ -164,11 +164,24 @@ def along(alpha, z):
     return alpha * (C @ B) - C @ (alpha * B)
 
 
+def test_the_number_of_directions_is_bounded():
+    """Catches a bound that keeps the wrong directions, or leaves the probe to count them again."""
+    view, gram, unit, _, shares, values, vectors = spectrum()
+    repulsions, bounded = all_repulsions(), flatten(rules.exact(1.0, directions=1)(KEY, gram, view))
+    assert int(functional.sufficient(shares, 0.5)) == 1
+    assert relative_error(bounded, repulsions[0.5]) < 1e-11
+    assert relative_error(bounded, repulsions[1.0]) > 1e-3
+    assert relative_error(flatten(rules.exact(1.0, directions=9)(KEY, gram, view)), repulsions[1.0]) < 1e-11
+    probed = flatten(rules.exact(1.0, probe=True, directions=1)(KEY, gram, view))
+    drawn = along(*functional.combine(jax.random.rademacher(KEY, (4,), float), 1, values, vectors, unit))
+    assert relative_error(probed, bounded + drawn) < 1e-11
+
+
 @pytest.mark.parametrize("energy", [0.0, 0.5])
 def test_probe_is_exactly_unbiased(energy):
     """A4: catches a probe that counts a kept direction again, or misses a scale: the mean over all signs is R^ex."""
     view, gram, unit, _, shares, values, vectors = spectrum()
-    kept = functional.directions(shares, energy)
+    kept = functional.sufficient(shares, energy)
     assert int(kept) == (0 if energy == 0 else 1)
     signs = [jnp.asarray(s) for s in itertools.product([-1.0, 1.0], repeat=4)]
     probes = np.array([along(*functional.combine(s, kept, values, vectors, unit)) for s in signs])

@@ -47,6 +47,10 @@ NOISY = 'name = "w-svgd"\nstochastic = true\n'
 GP = 'name = "f-svgd"\nfunctional_prior = "gaussian-process"\n'
 PAIRS = {
     "repulsion_energy": ('name = "fw-svgd"\nrepulsion = "exact"\nrepulsion_energy = 1\n', "repulsion_energy = 0.5"),
+    "repulsion_directions": (
+        'name = "fw-svgd"\nrepulsion = "exact"\nrepulsion_energy = 1\n',
+        "repulsion_energy = 1\nrepulsion_directions = 1",
+    ),
     "repulsion_probe": (
         'name = "fw-svgd"\nrepulsion = "exact"\nrepulsion_energy = 0.5\n',
         "repulsion_energy = 0.5\nrepulsion_probe = true",
@@ -127,6 +131,11 @@ def test_auto_leaves_the_repulsion_to_the_registry():
 CONFLICTS = [
     ('name = "fw-svgd"\nrepulsion_energy = 0.9', "method.repulsion_energy: is for the exact repulsion"),
     ('name = "w-svgd"\nrepulsion_energy = 0.9', "method.repulsion_energy: is for the exact repulsion"),
+    ('name = "fw-svgd"\nrepulsion_directions = 4', "method.repulsion_directions: is for the exact repulsion"),
+    (
+        'name = "fw-svgd"\nstochastic = true\nrepulsion_directions = 4',
+        "method.repulsion_directions: got 4; must be 0, or method.repulsion_probe true",
+    ),
     ('name = "fw-svgd"\nrepulsion_probe = true', "method.repulsion_probe: is for the exact repulsion"),
     ('name = "hp-svgd"\nrepulsion_probe = true', "method.repulsion_probe: adds what is left out; must be false"),
     (

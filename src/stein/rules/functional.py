@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stein import tree
+from stein import inputs, tree
 from stein.kernels import AutodiffGram, Gram, Kernel, Memory
 from stein.targets import View
 from stein.types import Key, Particles
@@ -42,7 +42,7 @@ def local() -> Repulsion:
     return lambda key, gram, view: view.pullback(gram.repulsion(view.features))
 
 
-def exact(energy: float = 0.9999, probe: bool = False) -> Repulsion:
+def exact(energy: float = 0.9999, probe: bool = False, directions: int | None = None) -> Repulsion:
     r""":math:`R_i = \sum_j J_j^\top \nabla_{f_j} k(f_i, f_j)` without its n^2 backward passes.
 
     Let the rows of F be the centred features over their norms :math:`\rho_i`, :math:`u_q` the eigenvectors of
@@ -61,23 +61,26 @@ def exact(energy: float = 0.9999, probe: bool = False) -> Repulsion:
             :math:`\sqrt{1 - \mathrm{energy}}` of the pairwise forces, in the root mean square. 1 keeps all.
             Distant members, where the kernel is zero, do not count.
         probe: add one random combination of the directions left out, which makes the result unbiased.
+        directions: keep at most this many, those that hold most; it bounds the cost, not the error.
 
     Cost: a backward pass and an n x n by n x d product per direction (and for the probe), O(nd) memory.
     """
     if not 0 <= energy <= 1:
         raise ValueError(f"energy = {energy}: must be in [0, 1]")
+    if directions is not None:
+        inputs.whole(0, directions=directions)
 
     def repulsion(key: Key, gram: Gram | AutodiffGram, view: View) -> Particles:
         if isinstance(gram, AutodiffGram):
             raise ValueError("repulsion 'exact' needs a kernel in closed form; use 'local' with from_function")
         norms, unit, values, vectors = spectrum(view)
         most = min(values.size - 1, unit[0].size)  # centring removes one direction
-        kept: int | Array = most
-        if energy < 1:
+        kept: int | Array = most if directions is None else min(directions, most)
+        if energy < 1 or kept < most:
             seen = pushes(gram.left, norms, values, vectors)
             order = jnp.argsort(-seen)
             values, vectors = values[order], vectors[:, order]
-            kept = jnp.minimum(directions(seen[order], energy), most)
+            kept = jnp.minimum(sufficient(seen[order], energy), kept)
 
         def along(u: Array, v: Array) -> tuple[Particles, Particles]:
             """The part of the directions sum_q u_q v_q^T in both terms, before the last product."""
@@ -126,7 +129,7 @@ def pushes(
     return values * jnp.maximum(jnp.sum(a * laplacian, axis=0), 0)
 
 
-def directions(values: Float[Array, " n"], energy: float) -> Array:
+def sufficient(values: Float[Array, " n"], energy: float) -> Array:
     """How many of the values, largest first, hold the fraction ``energy`` of their sum."""
     before = jnp.cumsum(values) - values
     return jnp.sum(before < energy * jnp.sum(values))

@@ -398,6 +398,7 @@ def _rule_options(config: Config) -> dict[str, Any]:
     }
     if section.repulsion != "auto":
         options["repulsion"] = section.repulsion
-    if section.repulsion_energy != "auto":
-        options["repulsion"] = rules.exact(section.repulsion_energy, section.repulsion_probe)
+    if section.repulsion_energy != "auto" or section.repulsion_directions:
+        energy = 1.0 if section.repulsion_energy == "auto" else section.repulsion_energy
+        options["repulsion"] = rules.exact(energy, section.repulsion_probe, section.repulsion_directions or None)
     return options

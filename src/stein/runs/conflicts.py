@@ -163,17 +163,21 @@ def _of_method(config: Config) -> Iterator[tuple[str, str]]:
 def _repulsion(method: Method) -> Iterator[tuple[str, str]]:
     named = None if method.repulsion == "auto" else method.repulsion
     exact = methods.is_exact(methods.lookup(method.name), method.stochastic, named)
-    for key in ("repulsion_energy", "repulsion_probe"):
+    for key in ("repulsion_energy", "repulsion_directions", "repulsion_probe"):
         if getattr(method, key) != KEYS["method"][key].default and not exact:
             yield f"method.{key}", "is for the exact repulsion; use the default, or method.repulsion = 'exact'"
-    truncated = method.repulsion_energy not in ("auto", 1)
+    cut, whole = ("directions", "0") if method.repulsion_directions else ("energy", "1 or auto")
+    truncated = method.repulsion_directions > 0 or method.repulsion_energy not in ("auto", 1)
     if method.repulsion_probe and not truncated:
-        yield "method.repulsion_probe", "adds what is left out; must be false, or give method.repulsion_energy below 1"
+        yield (
+            "method.repulsion_probe",
+            "adds what is left out; must be false, or give method.repulsion_energy below 1 or repulsion_directions",
+        )
     if truncated and method.stochastic and method.noise == "cholesky" and not method.repulsion_probe:
         yield (
-            "method.repulsion_energy",
-            f"got {method.repulsion_energy}; must be 1 or auto, or method.repulsion_probe true: with noise a truncated "
-            "repulsion biases the sampler",
+            f"method.repulsion_{cut}",
+            f"got {getattr(method, f'repulsion_{cut}')}; must be {whole}, or method.repulsion_probe true: with noise a "
+            "truncated repulsion biases the sampler",
         )
 
 

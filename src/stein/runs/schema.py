@@ -113,10 +113,16 @@ class Method(Struct, frozen=True):
     ] = "auto"
     repulsion_energy: Annotated[
         Literal["auto"] | Annotated[float, Meta(gt=0, le=1)],
-        about("fraction of the pairwise forces that the exact repulsion keeps; 1: all; auto: 0.9999, with noise 1"),
+        about(
+            "fraction of the pairwise forces that the exact repulsion keeps; 1: all; auto: 0.9999, or 1 with noise or "
+            "repulsion_directions"
+        ),
     ] = "auto"
+    repulsion_directions: Annotated[
+        int, about("most directions that the exact repulsion keeps, to bound its cost; 0: no bound", ge=0, le=10**6)
+    ] = 0
     repulsion_probe: Annotated[
-        bool, about("add a random combination of what repulsion_energy drops: unbiased, but adds variance")
+        bool, about("add a random combination of what the exact repulsion drops: unbiased, but adds variance")
     ] = False
     kernel: Annotated[Literal["rbf", "imq"], about("kernel, if the method has one")] = "rbf"
     bandwidth: Annotated[Literal["median"] | Positive, about("bandwidth h of the kernel k(|x - y|²/h)")] = "median"
