@@ -48,7 +48,7 @@ def repulsions(target, particles, batch, ids, alive) -> dict[float, tuple[int, f
     whole = flat(1.0)
     return {
         energy: (
-            int(functional.directions(shares, energy)),
+            int(functional.sufficient(shares, energy)),
             float(np.linalg.norm(flat(energy) - whole) / np.linalg.norm(whole)),
         )
         for energy in ENERGIES

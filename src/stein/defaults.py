@@ -37,10 +37,10 @@ def for_table(kind: Literal["regression", "classes"], rows: int) -> Setting:
     """The setting for a table of numbers with this many training rows.
 
     >>> for_table("regression", 1000).method
-    'h-svgd'
+    'fw-svgd'
     """
     return Setting(
-        method="h-svgd",
+        method="fw-svgd",
         particles=10,
         hidden=(50, 50),
         activation="silu",

@@ -58,6 +58,7 @@ extra_source = "pool.csv"
 name = "resnet32"
 hidden = []
 activation = "tanh"
+bfloat16 = true
 [likelihood]
 name = "gaussian"
 sigma = "learned"

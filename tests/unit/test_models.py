@@ -606,3 +606,26 @@ def test_every_target_has_its_own_learned_noise():
     wrong = models.with_log_sigma(models.mlp([3, 8, 2]))
     with pytest.raises(ValueError, match=r"targets = 1: the network has outputs \(5, 2\)"):
         wrong.apply(wrong.init(KEY), x)
+
+
+# In less precision
+
+
+@pytest.mark.parametrize("model", [models.mlp([3, 40, 40, 2]), models.resnet32(num_classes=2, channels=3, blocks=1)])
+def test_a_network_in_bfloat16_keeps_its_weights(model):
+    """Catches products that stay in full precision, and weights or gradients that lose it. Each of at most eight layers
+    rounds weights and results to 8 bits, 2^-9 of their size."""
+    narrow = models.in_bfloat16(model)
+    weights = random_weights(model, np.float32)
+    x = normal(1, 4, 3) if isinstance(weights, tuple) else normal(1, 4, 8, 8, 3)
+
+    def values_and_gradient(network):
+        outputs, backward = jax.vjp(lambda w: network.apply(w, x), weights)
+        return outputs, backward(jnp.ones_like(outputs))[0]
+
+    rounded, exact = values_and_gradient(narrow), values_and_gradient(model)
+    for a, b in zip(jax.tree.leaves(rounded), jax.tree.leaves(exact), strict=True):
+        assert a.dtype == b.dtype == jnp.float32
+    for a, b in zip(rounded, exact, strict=True):
+        flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(part)]) for part in (a, b)]
+        assert 2**-12 < relative_error(*flat) < 2 * 8 * 2**-9

@@ -3,13 +3,14 @@
 from stein.models.adapters import from_equinox, from_function, from_linen, from_nnx
 from stein.models.mlp import mlp
 from stein.models.resnet import resnet32
-from stein.models.transforms import split, with_log_sigma
+from stein.models.transforms import in_bfloat16, split, with_log_sigma
 
 __all__ = [
     "from_equinox",
     "from_function",
     "from_linen",
     "from_nnx",
+    "in_bfloat16",
     "mlp",
     "resnet32",
     "split",

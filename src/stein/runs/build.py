@@ -277,7 +277,7 @@ def make_model(
             raise ValueError(
                 f"model.name = 'resnet32': needs classes of images (rows, height, width, channels), not rows of {shape}"
             )
-        return models.resnet32(outputs, shape[2])
+        return _finished(models.resnet32(outputs, shape[2]), config, likelihood, answers)
     if len(shape) != 1:
         raise ValueError(f"model.name = 'mlp': needs a table (rows, columns), but a row of the inputs is {shape}")
     model = models.mlp([shape[0], *config.model.hidden, outputs], ACTIVATIONS[config.model.activation])
@@ -288,6 +288,8 @@ def _finished(model: Model, config: Config, likelihood: likelihoods.Likelihood, 
     """The network in its precision, with a learned noise if the likelihood needs one."""
     if config.train.precision == "float64":
         model = _wide(model)
+    if config.model.bfloat16:
+        model = models.in_bfloat16(model)
     modulation = config.likelihood.modulation if likelihood.extra_outputs else 0.0
     if likelihood.shared_sigma or modulation:
         return models.with_log_sigma(model, targets=answers, modulation=modulation)

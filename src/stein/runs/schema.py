@@ -191,6 +191,9 @@ class Model(Struct, frozen=True):
     activation: Annotated[
         Literal["relu", "tanh", "silu", "gelu", "elu", "softplus"], about("activation of the mlp")
     ] = "relu"
+    bfloat16: Annotated[
+        bool, about("compute the network in bfloat16; weights, kernels and noise stay in train.precision")
+    ] = False
 
 
 class Likelihood(Struct, frozen=True):
