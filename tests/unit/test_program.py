@@ -138,7 +138,6 @@ def _rest(calibrated: Calibration, counts: bool) -> tuple:
         ("learned noise", "conformal, heavy tails"),
         ("noise by input", "conformal"),
         ("student-t", "none"),
-        ("student-t", "too few rows"),
         ("counts", "none"),
         ("counts", "conformal"),
         ("classes", "none"),

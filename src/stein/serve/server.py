@@ -199,7 +199,8 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
-        raise ValueError(f"--host {host} --port {port}: {error.strerror}; give another one") from None
+        words = str(error.strerror).partition(" (")[0]  # Python adds the address
+        raise ValueError(f"--host {host} --port {port}: {words}; give another one") from None
 
 
 def run(application: Application, bound: socket.socket, say: Say) -> None:
@@ -210,7 +211,7 @@ def run(application: Application, bound: socket.socket, say: Say) -> None:
     """
     config = uvicorn.Config(
         application,
-        log_level="warning",
+        log_level="error",  # bytes that are no HTTP are answered, and no reason to fill a log
         access_log=False,
         server_header=False,
         lifespan="on",
