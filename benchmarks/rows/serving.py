@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from harness import row
+
 from rows.commands import COMMAND
 
 RATE = 200
@@ -49,9 +50,10 @@ def load(seconds: float = 60) -> list[dict]:
         )
         server = subprocess.Popen([COMMAND, "serve", run, "--port", "0"], stdout=subprocess.PIPE, text=True)
         try:
-            assert server.stdout is not None
             port = int(server.stdout.readline().split(":")[2].split(";")[0])
             right = asyncio.run(_ask(port, [], 0.0))[1]
+            if b'"mean"' not in right:
+                raise RuntimeError(f"no prediction: {right!r}")
             answers = asyncio.run(_requests(port, seconds))
             for i in range(CUT_OFF):
                 with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
