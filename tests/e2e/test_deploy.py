@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import venv
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,12 +126,19 @@ def test_the_program_answers_as_predict_does_in_a_process_without_stein(
     command = [sys.executable, "-W", "error", "-c", WITHOUT_STEIN]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=runs.environment(cache), check=False)
     assert done.returncode == 0, done.stderr
-    found, expected = json.loads(done.stdout), pd.read_csv(folder / "predictions.csv").drop(columns="notes")
+    agree(json.loads(done.stdout), folder)
+
+
+def agree(found: dict[str, list[Any]], folder: Path) -> None:
+    """The answers are those of `stein predict`, to 1e-6 of the target's standard deviation; far from the data, where
+    predictions are many of these, to 1e-6 of the prediction."""
+    expected = pd.read_csv(folder / "predictions.csv").drop(columns="notes")
     assert list(found) == list(expected)
-    scale = houses(200)["price"].std() if "mean" in found else 1.0
+    price = houses(200)["price"]
+    scale, middle = (price.std(), price.mean()) if "mean" in found else (1.0, 0.0)
     for name, values in expected.items():
         if values.dtype.kind == "f":
-            off = np.abs(values - found[name]) / np.maximum(scale, np.abs(values - houses(200)["price"].mean()))
+            off = np.abs(values - found[name]) / np.maximum(scale, np.abs(values - middle))
             assert off.max() < 1e-6, name
         else:
             assert values.tolist() == found[name]
@@ -166,6 +174,67 @@ def test_a_damaged_program_and_a_wrong_table_are_refused(program: Path, tmp_path
 def test_an_export_does_not_replace_anything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["export", str(folder / "run"), "--out", str(folder)]) == 2
     assert "exists already; give another path" in capsys.readouterr().err
+
+
+# -- MLflow -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    with contextlib.chdir(folder):
+        assert cli.main(["export", "run", "--format", "mlflow", "--out", "model"]) == 0
+    return folder / "model"
+
+
+def test_an_mlflow_model_is_the_program_and_its_loader(model: Path) -> None:
+    """Catches a pickle, and a model that needs stein."""
+    files = {str(path.relative_to(model)) for path in model.rglob("*") if path.is_file()}
+    assert {"MLmodel", "code/stein_program.py", "data/program/program.jax", "data/program/encoding.json"} <= files
+    assert not [name for name in files if name.endswith((".pkl", ".pickle", ".joblib"))]
+    assert "loader_module: stein_program" in (model / "MLmodel").read_text()
+    needed = (model / "requirements.txt").read_text().splitlines()
+    assert {line.split("==")[0] for line in needed} == {"mlflow", "jax", "jaxlib", "numpy", "pandas", "flatbuffers"}
+
+
+@pytest.mark.long  # installs MLflow with all it needs
+def test_mlflow_serves_the_model_in_an_environment_of_its_own(model: Path, folder: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", with_pip=True)
+    scripts = tmp_path / "env" / "bin"
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "XLA", "JAX"))}
+    plain["PATH"] = f"{scripts}:{plain['PATH']}"
+    install = [scripts / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "-r"]
+    subprocess.run([*install, model / "requirements.txt"], check=True, env=plain, capture_output=True, text=True)
+    missing = subprocess.run([scripts / "python", "-c", "import stein"], env=plain, capture_output=True, check=False)
+    assert missing.returncode == 1
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [scripts / "mlflow", "models", "serve", "-m", model, "--env-manager", "local", "--port", str(port)]
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(list(map(str, command)), env=plain, stdout=log, stderr=log, start_new_session=True)
+    try:
+        rows = [as_json(row) for row in read(folder / "new.csv")]
+        found = invocations(port, json.dumps({"dataframe_records": rows}), server, tmp_path / "log")["predictions"]
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=60)
+    agree(pd.DataFrame(found).to_dict("list"), folder)
+
+
+def invocations(port: int, body: str, server: subprocess.Popen, log: Path) -> Any:
+    """The answer of MLflow's server, which takes its time to start."""
+    end = time.monotonic() + 300
+    while True:
+        try:
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+                connection.request("POST", "/invocations", body, {"content-type": "application/json"})
+                answer = connection.getresponse()
+                content = answer.read().decode()
+                assert answer.status == 200, content
+                return json.loads(content)
+        except ConnectionRefusedError:
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.5)
 
 
 # -- the server ---------------------------------------------------------------------------------------------
@@ -414,3 +483,34 @@ def test_no_request_is_lost_when_the_server_is_told_to_stop(server: Server) -> N
         thread.join(timeout=60)
     assert lost == []
     assert len(refused) == 8
+
+
+# -- the page -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_every_block_of_the_page_runs_as_it_stands(tmp_path: Path, cache: Path) -> None:
+    """In order, in a directory with nothing but the examples. The server goes on while the blocks after it run."""
+    root = Path(__file__).parents[2]
+    shutil.copytree(root / "examples", tmp_path / "examples")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        page = (root / "docs" / "deploy.md").read_text().replace("8000", str(free.getsockname()[1]))
+    scripts = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = runs.environment(cache, PATH=scripts)
+    said, server = [], None
+    for language, block in re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL):
+        if block.startswith("stein serve"):
+            server = subprocess.Popen(block.split(), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+            assert server.stdout is not None
+            assert "listening" in server.stdout.readline()
+            continue
+        command = ["bash", "-ec", block] if language == "sh" else [sys.executable, "-c", block]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, block + done.stderr
+        said.append(done.stdout)
+    assert server is not None
+    server.terminate()
+    server.communicate(timeout=60)
+    assert len(said) == 8
+    assert "city 'Lima' is new" in said[2]
+    assert "True" in said[2]

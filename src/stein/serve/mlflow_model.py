@@ -5,6 +5,7 @@ not needed where it is loaded.
 """
 
 import tempfile
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,8 @@ import numpy as np
 from stein.runs.exported import Exported
 from stein.runs.streaming import Say
 from stein.serve import program
+from stein.serve.rows import usual
 from stein.storage import durable
-
-# The types of MLflow; those of dates also take text.
-_TYPES = {"number": "double", "boolean": "boolean", "date": "datetime", "text": "string"}
 
 
 def export(finished: Exported, folder: Path, coverage: float, warn: Say = print) -> None:
@@ -26,12 +25,13 @@ def export(finished: Exported, folder: Path, coverage: float, warn: Say = print)
     Args:
         coverage, warn: as in :func:`stein.serve.program.export`.
     """
-    try:
-        import mlflow.pyfunc
-    except ImportError:
-        raise ImportError("an MLflow model needs MLflow and pandas: pip install 'stein[mlflow,export]'") from None
     needed = ("mlflow", "jax", "jaxlib", "numpy", "pandas", "flatbuffers")
-    with tempfile.TemporaryDirectory() as scratch, durable.new_folder(folder) as new:
+    with tempfile.TemporaryDirectory() as scratch, durable.new_folder(folder) as new, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow's, about itself
+        try:
+            import mlflow.pyfunc
+        except ImportError:
+            raise ImportError("an MLflow model needs MLflow and pandas: pip install 'stein[mlflow,export]'") from None
         made = Path(scratch) / "program"
         program.export(finished, made, coverage, warn)
         mlflow.pyfunc.save_model(
@@ -39,7 +39,8 @@ def export(finished: Exported, folder: Path, coverage: float, warn: Say = print)
             loader_module="stein_program",
             data_path=str(made),
             code_paths=[str(made / "stein_program.py")],
-            signature=_signature(program.encoding(finished, coverage)),
+            signature=_signature(finished),
+            input_example=_example(finished),
             pip_requirements=[f"{name}=={_version(name)}" for name in needed],
         )
 
@@ -49,13 +50,22 @@ def _version(name: str) -> str:
     return version("mlflow-skinny" if name == "mlflow" else name)
 
 
-def _signature(about: dict[str, Any]) -> Any:
+def _signature(finished: Exported) -> Any:
+    """Names and types of the columns; none must be there. Dates may be text or times, which MLflow cannot say."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema, TensorSpec
+    from mlflow.types.schema import AnyType
 
-    if about["columns"] is None:
-        return ModelSignature(Schema([TensorSpec(np.dtype(np.float64), (-1, *about["shape"]))]))
-    inputs: list[ColSpec | TensorSpec] = [
-        ColSpec(_TYPES[column["kind"]], column["name"], required=False) for column in about["columns"]
-    ]
+    if finished.recipe is None:
+        return ModelSignature(Schema([TensorSpec(np.dtype(np.float64), (-1, *finished.shape))]))
+    types = {"number": "double", "boolean": "boolean", "date": AnyType(), "text": "string"}
+    inputs: list[Any] = [ColSpec(types[c.kind], c.name, required=False) for c in finished.recipe.columns]
     return ModelSignature(Schema(inputs))
+
+
+def _example(finished: Exported) -> Any:
+    import pandas
+
+    if finished.recipe is None:
+        return np.zeros((1, *finished.shape))
+    return pandas.DataFrame({column.name: [usual(column)] for column in finished.recipe.columns})

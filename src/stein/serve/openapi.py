@@ -5,10 +5,8 @@ import json
 import sys
 from typing import Any
 
-import numpy as np
-
 from stein import __version__
-from stein.serve.rows import Predictor
+from stein.serve.rows import Predictor, usual
 from stein.tables import Column
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
@@ -109,14 +107,8 @@ def _row(predictor: Predictor) -> dict[str, Any]:
 
 
 def _value(column: Column) -> dict[str, Any]:
-    usual: Any = float(f"{(column.low + column.high) / 2:.3g}")
-    if column.kind == "text":
-        usual = column.fill
-    if column.kind == "boolean":
-        usual = True
-    if column.kind == "date":
-        usual = str(np.datetime64(int(column.low), "D"))
-    return {"description": column.described, "anyOf": [*_KINDS[column.kind], {"type": "null"}], "examples": [usual]}
+    values = [*_KINDS[column.kind], {"type": "null"}]
+    return {"description": column.described, "anyOf": values, "examples": [usual(column)]}
 
 
 def _answer(predictor: Predictor) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from stein.data import cells
 from stein.runs.exported import Exported
 from stein.runs.streaming import answers, usable_conformal, used_columns
-from stein.tables import gaps
+from stein.tables import Column, gaps
 
 FEWEST = 16
 """Rows that are predicted at least."""
@@ -95,6 +95,13 @@ class Predictor:
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
         ends = np.cumsum([0, *(len(one.x) for one in requests)]).tolist()
         return [rows[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def usual(column: Column) -> Any:
+    """A value of a column as in a request: the median, or the most frequent level."""
+    if column.kind == "date":
+        return str(np.datetime64(int(column.fill), "D"))
+    return bool(column.fill) if column.kind == "boolean" else column.fill
 
 
 def _array(rows: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
