@@ -1,4 +1,4 @@
-"""Requests that are computed together: which, and whose answer is whose."""
+"""Rows of requests, and requests that are computed together: which, and whose answer is whose."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stein.serve.rows import Asked, Predictor
+from stein.serve.rows import Asked, Predictor, _array
 from stein.serve.together import BusyError, Together
 
 
@@ -92,3 +92,14 @@ def test_a_request_that_cannot_be_predicted_does_not_spoil_those_beside_it():
     first, second, third = predictor.predict(requests)
     assert (first, third) == ([{"mean": 1.0}], [{"mean": 3.0}])
     assert isinstance(second, ValueError)
+
+
+@pytest.mark.parametrize("rows", [[[1.0]], [[1, 2], [3]], [[1, True]], [[1, "2"]], [[1, None]], [1, 2], [[[1], [2]]]])
+def test_rows_without_names_are_arrays_of_numbers(rows):
+    """Catches truth, text and gaps that NumPy makes into numbers, and rows of different lengths."""
+    with pytest.raises(ValueError, match=r"must be arrays of numbers of shape \[2\]"):
+        _array(rows, (2,))
+
+
+def test_rows_of_numbers_are_taken():
+    np.testing.assert_array_equal(_array([[1, 2.5], [-3, 1e300]], (2,)), [[1, 2.5], [-3, 1e300]])

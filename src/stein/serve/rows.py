@@ -105,11 +105,8 @@ def usual(column: Column) -> Any:
 
 
 def _array(rows: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        x = np.array(rows)
-    except ValueError:  # of different lengths
-        x = np.empty(0, object)
-    if x.dtype.kind not in "if" or x.shape[1:] != shape:
+    x = np.array(rows, object)  # of other types numbers would be made
+    if x.shape[1:] != shape or not all(type(value) in (int, float) for value in x.flat):
         raise ValueError(f"rows: must be arrays of numbers of shape {list(shape)}, all of this shape")
     return x.astype(np.float64)
 
