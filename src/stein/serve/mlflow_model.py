@@ -58,7 +58,7 @@ def _signature(finished: Exported) -> Any:
 
     if finished.recipe is None:
         return ModelSignature(Schema([TensorSpec(np.dtype(np.float64), (-1, *finished.shape))]))
-    types = {"number": "double", "boolean": "boolean", "date": AnyType(), "text": "string"}
+    types: dict[str, Any] = {"number": "double", "boolean": "boolean", "date": AnyType(), "text": "string"}
     inputs: list[Any] = [ColSpec(types[c.kind], c.name, required=False) for c in finished.recipe.columns]
     return ModelSignature(Schema(inputs))
 
