@@ -23,6 +23,7 @@ from rows import (
     memory,
     prediction,
     sampling,
+    serving,
     svgd_peers,
 )
 
@@ -43,6 +44,7 @@ MEASUREMENTS = {
     "P11": sampling.gradients,
     "P12": prediction.images,
     "P13": commands.start_up,
+    "P14": serving.load,
     "convolutions": lambda: [*convolution.own_network(), *convolution.turns()],
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from huggingface_hub import ModelCard
 
 import runs
 
@@ -35,6 +36,13 @@ def test_from_a_written_config_to_a_finished_run(tmp_path: Path, cache: Path) ->
         "Limits",
     ):
         assert word in card
+    head = ModelCard(card).data  # what a model hub reads
+    assert (head.library_name, head.pipeline_tag) == ("stein", "tabular-regression")
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert {result.metric_type: result.metric_value for result in head.eval_results} == {
+        name.removeprefix("test_"): value for name, value in metrics.items() if name.startswith("test_")
+    }
+    assert {result.dataset_name for result in head.eval_results} == {"regression-1d"}
     status = runs.run(["status", run], cache)
     assert re.search(r"finished +h-svgd +200/200 .* 4/4 ", status.stdout), status.stdout
     listed = json.loads(runs.run(["status", tmp_path, "--json"], cache).stdout)

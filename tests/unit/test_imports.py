@@ -13,7 +13,7 @@ import stein
 ROWS = """
 15 cli
 14 paper
-13 sklearn
+13 sklearn serve
 12 runs
 11 report
 10 samples evaluate hooks
@@ -219,7 +219,7 @@ def _tree(parent: Path, files: dict[str, str]) -> Path:
     """A package with every module of the table, empty but for ``files``."""
     package = parent / "stein"
     packages = {"models", "metrics", "data", "tables", "datasets", "rules", "runs", "paper", "report", "storage"}
-    packages |= {"hooks", "cli", "sklearn"}
+    packages |= {"hooks", "cli", "sklearn", "serve"}
     empty = {f"{name}/__init__.py" if name in packages else f"{name}.py": "" for name in ROW_OF}
     for file, code in (empty | files).items():
         (package / file).parent.mkdir(parents=True, exist_ok=True)

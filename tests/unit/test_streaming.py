@@ -47,5 +47,5 @@ def test_a_row_far_outside_is_unusual_however_sure_the_members_are():
     finished: Any = object.__new__(Exported)
     finished.__dict__.update(labels=("a", "b"), target="y", units=None, calibration=Calibration(9, [[1.0]], 0.5))
     three = ClassPrediction(np.log(np.tile([0.9, 0.1], (1, 3, 1))), ("a", "b"))
-    columns = streaming._columns(finished, three, 0.9, None, np.array([False, True]))  # the third row fills the block
+    columns = streaming.answers(finished, three, 0.9, None, np.array([False, True]))  # the third row fills the block
     assert columns["unusual"] == ["false", "true", "false"]

@@ -15,6 +15,7 @@ from typing import Any
 import tyro
 
 from stein.cli import terminal
+from stein.cli.deploy import export, serve
 from stein.cli.machine import data, doctor, methods
 from stein.cli.runs import config, evaluate, resume, status, train
 from stein.cli.studies import demo, reproduce, sweep
@@ -24,6 +25,8 @@ from stein.cli.tables import fit, predict
 COMMANDS: dict[str, Callable[..., None]] = {
     "fit": fit,
     "predict": predict,
+    "export": export,
+    "serve": serve,
     "methods": methods,
     "doctor": doctor,
     "demo": demo,

@@ -1,10 +1,13 @@
 """The model card of a run: what the ensemble is, what it was trained on, how good it is, what it is not good for."""
 
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 from stein import __version__, rules
 from stein.runs.build import Parts, resolved
-from stein.runs.schema import Config
+from stein.runs.schema import IMAGES, Config
 
 
 def card(config: Config, parts: Parts, numbers: dict[str, Any], alive: list[int]) -> str:
@@ -15,7 +18,8 @@ def card(config: Config, parts: Parts, numbers: dict[str, Any], alive: list[int]
     rows = parts.batches.num_data
     table = "\n".join(f"| {name} | {value:.6g} |" for name, value in numbers.items())
     stochastic = " with noise" if config.method.stochastic else ""
-    return f"""# An ensemble of {len(alive)} networks
+    return f"""{_front_matter(config, parts, numbers)}
+# An ensemble of {len(alive)} networks
 
 | | |
 |---|---|
@@ -44,3 +48,34 @@ def card(config: Config, parts: Parts, numbers: dict[str, Any], alive: list[int]
 
 `ensemble.safetensors` holds the weights, members along the first axis of every array, and the whole config as metadata.
 """
+
+
+def _front_matter(config: Config, parts: Parts, numbers: dict[str, Any]) -> str:
+    """The head of the card, which model hubs read: the task, and the numbers on the test points.
+
+    Values are written as JSON, which is YAML too. The licence is not ours to choose: who publishes the model adds it.
+    """
+    source = Path(config.data.name or config.data.file or config.data.inputs).name
+    what = "image" if config.data.name in IMAGES or parts.data.train.x.ndim > 2 else "tabular"
+    task = f"{what}-{'classification' if parts.data.kind == 'categorical' else 'regression'}"
+    metrics = [
+        {"type": name.removeprefix("test_"), "value": value}
+        for name, value in numbers.items()
+        if name.startswith("test_") and math.isfinite(value)
+    ]
+    data = {"name": source, "type": what, "split": "test"}
+    head = {
+        "library_name": "stein",
+        "pipeline_tag": task,
+        "tags": ["stein", "ensemble", "uncertainty", task],
+        "model-index": [
+            {
+                "name": parts.data.target or source,
+                "results": [{"task": {"type": task}, "dataset": data, "metrics": metrics}],
+            }
+        ],
+    }
+    if not metrics:
+        del head["model-index"]
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in head.items()]
+    return "\n".join(["---", *lines, "---"])
