@@ -43,9 +43,10 @@ html_theme_options = {
 }
 
 
-def tables_of_results(app: Any, name: str, text: list[str]) -> None:
-    """Results and benchmarks are Markdown of their own, not pages: links to them are to the files."""
-    text[0] = re.sub(r"\]\((?=\.\./(results|benchmarks)/[^)]*\.md\))", "](path:", text[0])
+def files_elsewhere(app: Any, name: str, text: list[str]) -> None:
+    """Markdown outside of docs/ (the README, results, benchmarks) is no page: links to it are to the file."""
+    if "/" not in name:
+        text[0] = re.sub(r"\]\((?=\.\./[^)]*\.md\))", "](path:", text[0])
 
 
 def fields(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -62,6 +63,6 @@ def without_fields_of_tuples(app: Any, what: str, name: str, obj: Any, skip: boo
 
 
 def setup(app: Any) -> None:
-    app.connect("source-read", tables_of_results)
+    app.connect("source-read", files_elsewhere)
     app.connect("autodoc-process-docstring", fields, priority=400)  # before Napoleon, at 500
     app.connect("autodoc-skip-member", without_fields_of_tuples)

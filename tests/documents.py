@@ -54,15 +54,15 @@ state = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 3))
     "docs/tables.md": 'import pandas, stein\ntable = pandas.read_csv("examples/new_houses.csv")\n',
     "docs/tutorial/unusual.md": 'import shutil\nshutil.copy("examples/new_houses.csv", "far.csv")\n',
 }
-# test_readme.py runs these at their full size, and holds them to what they say.
-ELSEWHERE = ("README.md", "docs/research.md")
+# Run by tests of their own, which hold them to what they say: test_readme.py, test_deploy.py.
+ELSEWHERE = ("README.md", "docs/research.md", "docs/deploy.md")
 # More of these only takes longer: function, argument, the most.
 LIMITS = [("train.run", "steps", 20), ("hmc.warm_up", "steps", 20), ("samples.collect", "draws", 5)]
 SMALL = {"fit": ["--steps", "20", "--particles", "2", "--set", "model.hidden=[8]", "--quiet"], "train": ["--quiet"]}
 
 
 class Block(NamedTuple):
-    """A fenced block: its language ("" for a terminal's), its text, and the line of the page on which it begins."""
+    """A fenced block: its language ("" or "sh" for a terminal's), its text, and the line of the page on which it begins."""
 
     language: str
     text: str
@@ -71,7 +71,8 @@ class Block(NamedTuple):
     @property
     def commands(self) -> list[str]:
         """The lines of a terminal, without comments."""
-        return [line.split(" #")[0].strip() for line in self.text.splitlines() if line.strip()]
+        lines = self.text.replace("\\\n", " ").splitlines()
+        return [line.split(" #")[0].strip() for line in lines if line.strip()]
 
 
 def name(page: Path) -> str:

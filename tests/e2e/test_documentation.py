@@ -58,7 +58,7 @@ def test_commands_and_configs_of_a_page_are_real(page):
     for block in blocks(OTHERS[page]):
         if block.language == "toml":
             check_config(tomllib.loads(block.text))
-        elif block.language == "":
+        elif block.language in ("", "sh"):
             for command in block.commands:
                 check_command(command)
         else:
@@ -80,7 +80,7 @@ def check_command(command: str) -> None:
     elif program == "python":
         assert (ROOT / arguments[0]).exists(), command
     else:
-        assert program in ("^C", "tensorboard"), f"nothing checks {command!r}"
+        assert program in ("^C", "curl", "tensorboard"), f"nothing checks {command!r}"
 
 
 def check_config(config: dict) -> None:
