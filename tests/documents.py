@@ -62,7 +62,7 @@ SMALL = {"fit": ["--steps", "20", "--particles", "2", "--set", "model.hidden=[8]
 
 
 class Block(NamedTuple):
-    """A fenced block: its language ("" or "sh" for a terminal's), its text, and the line of the page on which it begins."""
+    """A fenced block: its language ("" or "sh" for a terminal's), its text, and the line on which that begins."""
 
     language: str
     text: str
