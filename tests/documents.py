@@ -144,8 +144,8 @@ def run_command(command: str, small: bool) -> None:
 
 def run_page(page: Path, small: bool) -> None:
     """Its Python, and of a tutorial its commands too, in the order of the page, as one program."""
-    module = types.ModuleType(page.stem)
-    sys.modules[page.stem] = module  # Flax looks its modules' types up there
+    module = types.ModuleType(f"page_{page.stem}")  # not "sklearn", which others import
+    sys.modules[module.__name__] = module  # Flax looks its modules' types up there
     exec(BEFORE.get(name(page), ""), module.__dict__)  # noqa: S102 - our own pages
     for block in blocks(page):
         if block.language == "python":
