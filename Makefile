@@ -4,10 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
+DOCS   := $(VENV)/.installed-docs
 PIP     = $(BIN)/python -m pip install -q --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-long test-machines lint demo mutants crash-test bench clean
+.PHONY: help install test test-long test-machines lint docs demo mutants crash-test bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +29,11 @@ $(DEV): $(STAMP)
 	@$(PIP) -e '.[dev]'
 	@touch $@
 
+$(DOCS): $(STAMP)
+	@echo "installing what the documentation needs into $(VENV)"
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
 install: $(DEV)  ## .venv with stein and the development tools
 
 test: $(DEV)  ## all tests but the long ones, and the examples in docstrings
@@ -44,6 +50,9 @@ lint: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(DOCS)  ## the documentation, into build/docs/index.html; warnings are errors
+	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
 
 demo: $(STAMP)  ## four ensembles beside the posterior, into demo/report.html
 	$(BIN)/stein demo

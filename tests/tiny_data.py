@@ -47,9 +47,9 @@ def put(root: Path, path: str, content: bytes) -> Path:
     return root / path
 
 
-def mnist() -> dict[str, bytes]:
+def mnist(name: str = "mnist") -> dict[str, bytes]:
     """The files of a tiny MNIST by their real paths, decompressed; the training and the test part differ."""
-    paths = [entry.path for entry in sources.DATASETS["mnist"].files]
+    paths = [entry.path for entry in sources.DATASETS[name].files]
     return dict(zip(paths, (idx(PIXELS), idx(LABELS), idx(PIXELS + 100), idx(LABELS + 1)), strict=True))
 
 

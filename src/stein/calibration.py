@@ -7,7 +7,7 @@ score is at most the threshold with probability at least :math:`\gamma`, whateve
 calibration rows, the coverage of new rows is distributed as Beta(k, n + 1 - k).
 
 Reference: Vovk, Gammerman & Shafer (2005); Lei et al. (2018); sets: Romano, Sesia & Candès (2020); temperature: Guo et
-al. (2017).
+    al. (2017).
 """
 
 import math

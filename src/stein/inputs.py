@@ -96,6 +96,16 @@ def answers(x: Any, shape: tuple[int, ...]) -> None:
         raise ValueError(f"x has shape {x.shape}, the model's outputs {shape}: must be ({len(x)}, outputs)")
 
 
+def in_jax(network: Any) -> None:
+    """Raise ``ValueError`` for a network, or a class of networks, of PyTorch, which is not imported for it."""
+    kind = network if isinstance(network, type) else type(network)
+    if any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__):
+        raise ValueError(
+            f"{kind.__name__} is a PyTorch network, and members are trained in JAX: write it in Flax or Equinox, "
+            "or save its features as an array and train an ensemble of heads on them"
+        )
+
+
 def key(value: Any) -> None:
     """Raise ``ValueError`` unless ``value`` is one JAX key."""
     import jax

@@ -45,8 +45,8 @@ def noise_inside(optimiser: optax.GradientTransformation, step_size: float | Sch
     r"""Reproduction only: :math:`\phi + \zeta/\sqrt{\epsilon}` passed to an adaptive optimiser, as in the tables.
 
     Wrong: Adam divides by the root of the second moment v, noise included, so that in each coordinate the chain
-    runs at the temperature :math:`1/\sqrt v` instead of 1; at :math:`\epsilon = 0.0025` below 0.035 for SGLD.
-    Use :func:`langevin`.
+    runs at the temperature :math:`1/\sqrt v` instead of 1 (:eq:`temperature`); at :math:`\epsilon = 0.0025` below
+    0.035 for SGLD. Use :func:`langevin`.
     """
     epsilon = _rate(step_size)
 
@@ -105,7 +105,8 @@ def rms(
 
 
 def langevin(step_size: float | Schedule, preconditioner: Preconditioner | None = None) -> Step:
-    r"""Euler-Maruyama: :math:`w \leftarrow w + \epsilon P \circ \phi + \sqrt{\epsilon P} \circ \zeta`.
+    r"""Euler-Maruyama: :math:`w \leftarrow w + \epsilon P \circ \phi + \sqrt{\epsilon P} \circ \zeta`, as in
+    :eq:`preconditioned`.
 
     :math:`\phi` is the rule's drift, :math:`\zeta` its noise. Without noise it is plain gradient ascent.
 

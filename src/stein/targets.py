@@ -110,6 +110,7 @@ def posterior(
         A :class:`Target`, whose ``view(key, particles, batch, ids, alive, drive, space, functional)`` costs one
         forward pass per particle, plus whatever else the rule reads (under ``jit``).
     """
+    inputs.in_jax(model)
     _check_settings(num_data, measurement)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 

@@ -78,7 +78,7 @@ def row_sums(leaf: Float[Array, "n ..."]) -> Float[Array, " n"]:
 
 
 def squared_norms(x: Particles) -> Float[Array, " n"]:
-    """|x_i|^2 over all leaves."""
+    r""":math:`|x_i|^2` over all leaves."""
     squares = [row_sums(jnp.square(leaf)) for leaf in jax.tree.leaves(x)]
     return sum(squares[1:], squares[0])
 
@@ -116,7 +116,7 @@ def gram(x: Particles) -> Float[Array, "n n"]:
 
 
 def squared_distances(x: Particles, alive: Bool[Array, " n"]) -> Float[Array, "n n"]:
-    """|x_i - x_j|^2 from the Gram matrix.
+    r""":math:`|x_i - x_j|^2` from the Gram matrix.
 
     Shifting first keeps precision when particles are close relative to their norm; rounding can still make
     a distance slightly negative, hence the clip.

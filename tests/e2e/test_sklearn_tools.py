@@ -1,8 +1,7 @@
-"""The estimators inside scikit-learn's tools, the examples of docs/sklearn.md, and three methods under all checks."""
+"""The estimators inside scikit-learn's tools, and three methods under all checks."""
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import runs
 from stein.sklearn import SteinClassifier, SteinRegressor
 
-PAGE = Path(__file__).parents[2] / "docs" / "sklearn.md"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "mapie_intervals.py"
 USUAL = {"method": "de", "n_particles": 2, "hidden": (8,), "steps": 100, "learning_rate": 0.03, "random_state": 0}
 FEW = USUAL | {"calibration": None}
 RANDOM = np.random.default_rng(0)
@@ -68,24 +67,6 @@ def test_two_processes_at_once(tmp_path, cache):
     )
 
 
-def test_the_examples_of_the_page(tmp_path, cache):
-    """All of them, one after the other in one process, for fewer steps; the first is at most ten lines, and tries
-    priors, the others do not.
-
-    Catches also what works in the tests' float64 only: users have float32.
-    """
-    first, *others = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len([line for line in first.splitlines() if line.strip()]) <= 10
-    no_trials = "from stein.runs import choosing\nchoosing.FEW = 10**9\n"
-    script = re.sub(r"steps=\d+", "steps=20", "\n".join([first, no_trials, *others]))
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        check=True,
-        cwd=tmp_path,
-        env=runs.environment(cache, **runs.QUICK),
-    )
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["de", "w-svgd", "h-svgd"])
 @pytest.mark.parametrize("kind", [SteinRegressor, SteinClassifier])
@@ -102,7 +83,7 @@ def test_every_check_of_scikit_learn(kind, method):
 def test_mapie_wraps_an_estimator():
     """The example as it stands, with fewer steps. 700 new rows, 500 to conformalise: the share inside has a standard
     error of 0.018; four of these."""
-    example = (PAGE.parents[1] / "examples" / "mapie_intervals.py").read_text()
+    example = EXAMPLE.read_text()
     assert "steps=1000" in example
     command = [sys.executable, "-c", example.replace("steps=1000", "steps=100, calibration=None")]
     found = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | runs.QUICK)

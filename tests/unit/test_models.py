@@ -1,5 +1,6 @@
 """Networks: shapes and layouts, adapters against the libraries they adapt, frozen parts, learned noise."""
 
+import inspect
 import sys
 from collections.abc import Callable
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 
+import stein
 from problems import relative_error, rounding
 from stein import models, tree
 from stein.models import resnet
+from stein.sklearn import SteinRegressor
 from stein.types import Model
 
 KEY = jax.random.key(0)
@@ -428,6 +431,45 @@ NOISE = "its noise is not part of the posterior; remove it or switch it off with
 )
 def test_state_and_noise_are_refused_in_one_line(build, message):
     with pytest.raises(ValueError, match=f"^{message}") as refusal:
+        build()
+    assert "\n" not in str(refusal.value)
+
+
+class TorchNet:
+    """What is known of a PyTorch network where PyTorch is not installed: the module that its classes come from."""
+
+    def __call__(self, *inputs):
+        raise AssertionError("a network that cannot be trained must not be called")
+
+
+TorchNet.__module__ = "torch.nn.modules.module"
+
+
+class Mine(TorchNet):
+    """A user's own network is of a module of their own."""
+
+
+TORCH = {
+    "equinox": lambda: models.from_equinox(Mine()),
+    "made": lambda: models.from_equinox(lambda key: Mine()),
+    "class": lambda: models.from_nnx(Mine),
+    "made by nnx": lambda: models.from_nnx(lambda rngs: Mine()),
+    "linen": lambda: models.from_linen(Mine(), ROWS),
+    "function": lambda: models.from_function(lambda key: {}, Mine()),
+    # The tests' type checker would speak before ours.
+    "frozen": lambda: inspect.unwrap(models.split)(Mine(), {}),
+    "posterior": lambda: inspect.unwrap(stein.posterior)(Mine(), None, None, 1),
+    "estimator": lambda: SteinRegressor(model=Mine()).fit(ROWS, ROWS[:, 0]),
+    "estimator, made": lambda: SteinRegressor(model=lambda key: Mine()).fit(ROWS, ROWS[:, 0]),
+}
+
+
+@pytest.mark.parametrize("build", TORCH.values(), ids=TORCH)
+def test_a_pytorch_network_is_refused_with_two_ways_out(build):
+    """Catches an error from inside Flax or PyTorch, and an adapter that calls the network."""
+    with pytest.raises(
+        ValueError, match=r"^Mine is a PyTorch network.*Flax or Equinox.*features as an array"
+    ) as refusal:
         build()
     assert "\n" not in str(refusal.value)
 

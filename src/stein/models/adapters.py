@@ -8,6 +8,7 @@ import jax
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from stein import inputs
 from stein.models.convolutions import as_products
 from stein.types import Key, Model, Weights
 
@@ -31,6 +32,9 @@ def from_function(init: Callable[[Key], Any], apply: Callable[[Any, Array], Arra
     (5, 2)
     """
 
+    inputs.in_jax(init)
+    inputs.in_jax(apply)
+
     @eqx.filter_jit  # so that the weights, which are discarded, are not computed
     def rest(key: Key) -> Any:
         return eqx.filter(init(key), eqx.is_inexact_array, inverse=True)
@@ -53,7 +57,7 @@ def from_equinox(make: Callable[[Key], Any]) -> Model:
         make: ``make(key)`` builds the module. Its floating-point JAX arrays are the weights.
 
     Raises:
-        ValueError: the module keeps state (``BatchNorm``, ``SpectralNorm``) or has active dropout.
+        ValueError: the module keeps state (``BatchNorm``, ``SpectralNorm``) or has active dropout, or is of PyTorch.
 
     >>> model = from_equinox(lambda key: eqx.nn.MLP(3, 2, width_size=8, depth=1, key=key))
     >>> model.apply(model.init(jax.random.key(0)), jax.numpy.ones((5, 3))).shape
@@ -61,8 +65,11 @@ def from_equinox(make: Callable[[Key], Any]) -> Model:
     """
     # Not eqx.nn.StatefulLayer, which every Sequential is.
     stateful = (eqx.nn.BatchNorm, eqx.nn.SpectralNorm, eqx.nn.StateIndex)
+    inputs.in_jax(make)
+    made = eqx.filter_eval_shape(make, jax.random.key(0))
+    inputs.in_jax(made)
     layers = jax.tree_util.tree_leaves_with_path(
-        eqx.filter_eval_shape(make, jax.random.key(0)),
+        made,
         is_leaf=lambda node: isinstance(node, (*stateful, eqx.nn.Dropout)),
     )
     for path, layer in layers:
@@ -96,6 +103,7 @@ def from_linen(module: Any, example: ArrayLike, **arguments: Any) -> Model:
         from flax import errors
     except ImportError:
         raise ImportError(_NO_FLAX) from None
+    inputs.in_jax(module)
 
     @jax.jit
     def rest(key: Key) -> Any:
@@ -144,7 +152,9 @@ def from_nnx(make: Callable[[Any], Any]) -> Model:
     except ImportError:
         raise ImportError(_NO_FLAX) from None
 
+    inputs.in_jax(make)
     module = make(nnx.Rngs(jax.random.key(0)))
+    inputs.in_jax(module)
     for path, _ in nnx.to_flat_state(nnx.state(module, nnx.BatchStat)):
         raise ValueError(f"{'/'.join(map(str, path))} (nnx.BatchStat) keeps {_STATISTICS}")
     for path, layer in nnx.iter_modules(module):

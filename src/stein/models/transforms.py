@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from stein import inputs
 from stein.types import Key, Model, Weights
 
 LEAST_LOG_SIGMA = 3.0
@@ -48,6 +49,7 @@ def split(
     >>> [leaf.shape for leaf in jax.tree.leaves(start)]
     [(1, 50), (1,)]
     """
+    inputs.in_jax(model)
     expected = jax.eval_shape(model.init, jax.random.key(0))
     if not eqx.tree_equal(jax.tree.map(jnp.shape, weights), jax.tree.map(jnp.shape, expected)):
         raise ValueError("weights: must be one network's weights, of the shapes that model.init returns")

@@ -36,8 +36,8 @@ def on_functions(kernel: Kernel, view: View, memory: Memory) -> tuple[Gram | Aut
 def local() -> Repulsion:
     r""":math:`R_i = J_i^\top \sum_j \nabla_{f_j} k(f_i, f_j)`: one backward pass per particle.
 
-    Moving along it always lowers particle i's similarity to the others, to first order. It is not the gradient
-    of a kernel on the weights, so with noise it does not leave the posterior invariant.
+    Moving along it always lowers particle i's similarity to the others, to first order (:eq:`always`). It is not the
+    gradient of a kernel on the weights, so with noise it does not leave the posterior invariant.
     """
     return lambda key, gram, view: view.pullback(gram.repulsion(view.features))
 
@@ -50,7 +50,9 @@ def exact(energy: float = 0.9999, probe: bool = False, directions: int | None = 
     :math:`f_i - f_j = \sum_q (a_{qi} - a_{qj}) v_q` with :math:`a_q = \rho \circ u_q`. So one cotangent
     :math:`v_q`, the same for all networks, gives :math:`B^q_j = J_j^\top v_q` in one batched backward pass, and
 
-    .. math:: R = \sum_q \big[ a_q \circ (C B^q) - C (a_q \circ B^q) \big], \qquad C = 2K/h.
+    .. math:: R = \sum_q \big[ a_q \circ (C B^q) - C (a_q \circ B^q) \big], \qquad C = 2K/h,
+
+    which is :eq:`stream`.
 
     Function matrices are nearly of low rank, so that few directions carry almost everything. (Dividing by the norms
     changes nothing in exact arithmetic; in floating point it keeps a distant member from costing the others precision.)

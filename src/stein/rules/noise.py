@@ -28,7 +28,7 @@ def cholesky(jitter: float | None = None) -> Noise:
     r"""The correct noise, :math:`\sqrt{2/n}\, L\, \Xi` with :math:`L L^\top = K + \delta I`.
 
     Its covariance over particles is :math:`2(K + \delta I)/n`, which with the exact repulsion leaves the
-    posterior invariant (fixed bandwidth).
+    posterior invariant (fixed bandwidth): :eq:`recipe` and :eq:`cholesky`.
 
     Args:
         jitter: :math:`\delta`. Default: max(1e-6, 10 n eps). It is doubled until the factor exists.
@@ -47,8 +47,8 @@ def elementwise_shared() -> Noise:
     r"""Reproduction only: :math:`\sum_j \sqrt{2K_{ij}/n}\;\eta_j`, the paper's equation as printed.
 
     Wrong: its covariance is :math:`\tfrac2n \sqrt{K}\sqrt{K}^\top` with *element-wise* roots, whose diagonal is
-    :math:`\sum_j k_{ij}` times too large, up to n. On N(0, 1) with four particles the stationary variance is 1.6
-    instead of 1.
+    :math:`\sum_j k_{ij}` times too large, up to n (:eq:`elementwise`). On N(0, 1) with four particles the stationary
+    variance is 1.6 instead of 1.
     """
 
     def noise(key: Key, matrix: Matrix, view: View) -> tuple[Matrix, Particles]:

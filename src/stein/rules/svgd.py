@@ -28,8 +28,8 @@ def w_svgd(kernel: Kernel = rbf(), noise: Noise | None = None) -> Rule:
 
     Cost: one backward pass per particle, two n x n by n x d products (three for other kernels than RBF), O(nd) memory.
     Limits: n = 1 is MAP training; ``kernel=indicator()`` is the deep ensemble. For d >> n the particles' variance
-        collapses to log(n+1)/d of the target's, and the rule behaves like a deep ensemble.
-        With ``noise=cholesky()`` and a fixed bandwidth it leaves the posterior invariant.
+        collapses to log(n+1)/d of the target's, :eq:`variance-law`, and the rule behaves like a deep ensemble.
+        With ``noise=cholesky()`` and a fixed bandwidth it leaves the posterior invariant, :eq:`recipe`.
     Reference: Liu & Wang (2016); Gallego & Insua (2018) for the noise.
 
     >>> rule = w_svgd()
@@ -82,7 +82,8 @@ def fw_svgd(
     .. math:: \phi_i = \tfrac1n \Big[ \sum_j k(f_i, f_j)\, g_j + R_i \Big]
 
     where :math:`g_j` is ``view.score_w[j]`` and R is the ``repulsion``: :func:`~stein.rules.exact` makes this SVGD with
-    the kernel :math:`k(f(w), f(w'))`, :func:`~stein.rules.local` pushes through each particle's own Jacobian.
+    the kernel :math:`k(f(w), f(w'))`, :func:`~stein.rules.local` pushes through each particle's own Jacobian;
+    :eq:`difference` is how they differ.
 
     Args:
         space: ``"outputs"`` (logits, method ``fw-svgd-l``) or ``"probabilities"`` (``fw-svgd-s``).

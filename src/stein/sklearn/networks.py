@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stein import models
+from stein.inputs import in_jax
 from stein.types import Model
 
 FORMS = (
@@ -21,6 +22,7 @@ def adapted(model: Any, inputs: int) -> Model | None:
     """The model for tables with this many inputs; the same object for the same model, if that can be hashed."""
     if model is None:
         return None
+    in_jax(model)
     try:
         hash(model)
     except TypeError:
