@@ -33,12 +33,12 @@ RUNS = """
 14 trials
 13 pool run
 12 assess
-11 streaming
+11 streaming portrait
 10 exported
 9 training
-8 conclusion
-7 card summary
-6 comparison fitting choosing forecast
+8 conclusion pages
+7 card summary standings
+6 comparison fitting choosing forecast reading
 5 build environment more_steps status search
 4 configs dataset
 3 conflicts tables

@@ -16,6 +16,7 @@ import tyro
 
 from stein.cli import terminal
 from stein.cli.machine import data, doctor, methods
+from stein.cli.reports import report
 from stein.cli.runs import config, evaluate, resume, status, train
 from stein.cli.studies import demo, reproduce, sweep
 from stein.cli.tables import fit, predict
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "resume": resume,
     "evaluate": evaluate,
+    "report": report,
     "sweep": sweep,
     "status": status,
 }
