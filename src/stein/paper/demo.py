@@ -202,15 +202,15 @@ def report(result: Result) -> bytes:
     task, keys = result.task, _keys(result.rows)
     shown = (
         f"Each panel shows {task.particles} networks that were trained on the same {len(task.x)} points for "
-        f"{task.steps:,} steps. The last panel is the posterior, by Hamiltonian Monte Carlo (HMC): the right answer for "
-        "this network and this prior. Look at the gap between the two clouds of points, where nothing was seen. The "
-        "slider shows how they got there."
+        f"{task.steps:,} steps. The last panel is the posterior, by Hamiltonian Monte Carlo (HMC): the right answer "
+        "for this network and this prior. Look at the gap between the two clouds of points, where nothing was seen. "
+        "The slider shows how they got there."
     )
     settings = (
-        "fw-SVGD and h-SVGD run with the setting that docs/findings.md recommends: every step also compares the members "
-        "at one input drawn between the smallest and the largest of the data. DE (a deep ensemble: networks trained "
-        "apart) and w-SVGD (a kernel on the weights) do not compare functions. f-SVGD is left out: with so few members "
-        "it is far too wide at the data, and it is the slowest of all."
+        "fw-SVGD and h-SVGD run with the setting that docs/findings.md recommends: every step also compares the "
+        "members at one input drawn between the smallest and the largest of the data. DE (a deep ensemble: networks "
+        "trained apart) and w-SVGD (a kernel on the weights) do not compare functions. f-SVGD is left out: with so "
+        "few members it is far too wide at the data, and it is the slowest of all."
     )
     more = "stein methods lists the methods, docs/findings.md compares them, and stein report RUN shows a run of yours."
     said = page.items(sentences(result.numbers, result.floor))

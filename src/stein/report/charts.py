@@ -108,7 +108,7 @@ def chart(
         x + side * (each.bars or 0) / 2 for each in series for x in each.x for side in (-1, 1)
     )
     spread = [v for each in series for v in _extent(each)]
-    ylog = ylog and min(spread, default=1) > 0
+    ylog = ylog and bool(spread) and min(spread) > 0
     ylow, yhigh = ylim or _padded(*_limits(spread), ylog, zero=any(each.bars for each in series))
     if turned:
         xlow, xhigh = xhigh, xlow
@@ -346,7 +346,7 @@ def _drawn(series: Series, x: Axis, y: Axis) -> Markup:
         whiskers = "".join(f"M{a:.1f} {b:.1f}V{d:.1f}" for a, b, d in zip(px, low, high, strict=True) if b == b)
         parts.append(Markup('<path class="whisker s{}" d="{}"/>').format(c, whiskers))
     if series.bars is not None:
-        half = (x(series.x[0] + series.bars / 2) - x(series.x[0] - series.bars / 2)) / 2
+        half = abs(float(np.diff(x([0, series.bars]))[0])) / 2
         bars = "".join(
             f"M{a - half:.1f} {y.start:.1f}V{b:.1f}h{2 * half:.1f}V{y.start:.1f}z"
             for a, b in zip(px, py, strict=True)
@@ -436,7 +436,7 @@ def _numbers(series: Series) -> dict[str, Any]:
     return found
 
 
-def _short(values: Iterable[float | None]) -> list[float | None]:
+def _short(values: Iterable[Any]) -> list[float | None]:
     return [float(f"{value:.5g}") if _is_number(value) else None for value in values]
 
 
