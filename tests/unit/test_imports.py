@@ -13,7 +13,7 @@ import stein
 ROWS = """
 15 cli
 14 paper
-13 sklearn
+13 sklearn watch
 12 runs
 11 report
 10 samples evaluate hooks

@@ -16,7 +16,7 @@ import tyro
 
 from stein.cli import terminal
 from stein.cli.machine import data, doctor, methods
-from stein.cli.reports import report
+from stein.cli.reports import report, watch
 from stein.cli.runs import config, evaluate, resume, status, train
 from stein.cli.studies import demo, reproduce, sweep
 from stein.cli.tables import fit, predict
@@ -37,6 +37,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "sweep": sweep,
     "status": status,
+    "watch": watch,
 }
 
 DESCRIPTION = """Stein variational neural-network ensembles: members that talk to each other.

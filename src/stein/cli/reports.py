@@ -1,7 +1,8 @@
-"""Commands that show results in a browser: report."""
+"""Commands that show results in a browser: report, watch."""
 
 import pathlib
 import shlex
+import socket
 import webbrowser
 from typing import Annotated
 
@@ -56,3 +57,42 @@ def report(
     print(f"{out}: {len(page) / 1e6:.1f} MB; open it in a browser")
     if open:
         webbrowser.open(out.resolve().as_uri())
+
+
+def watch(
+    folders: Annotated[Positional[tuple[pathlib.Path, ...]], tyro.conf.arg(metavar="DIR ...")] = (
+        pathlib.Path("runs"),
+    ),
+    *,
+    port: int = 8765,
+    open: bool = False,  # noqa: A002 - the option is called so
+) -> None:
+    """Follow runs in the browser: progress, curves while they train, and their reports. Ctrl-C ends it.
+
+    Read-only, and for this machine only: the page is at http://127.0.0.1:PORT.
+
+    Args:
+        folders: run directories, or directories that contain some. Default: runs/.
+        port: of the page.
+        open: show it in the browser.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: no such directory; `stein watch DIR` follows the runs in DIR")
+    if not 1 <= port <= 65535:
+        raise ValueError(f"--port = {port}: must be between 1 and 65535")
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise ImportError("stein watch needs Starlette and uvicorn: pip install 'stein[watch]'") from None
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise ValueError(f"--port = {port}: is in use; give another")
+    from stein import watch
+
+    address = f"http://127.0.0.1:{port}"
+    print(f"following {', '.join(map(str, folders))} at {address}; Ctrl-C ends it", flush=True)
+    if open:
+        webbrowser.open(address)
+    watch.serve(folders, port)

@@ -89,9 +89,7 @@ def page(
     title: str, sections: Sequence[Section], keys: Sequence[Key] = (), about: Sequence[str] = (), footer: str = ""
 ) -> bytes:
     """A complete page. Characters that cannot be written, such as half of a file name, become question marks."""
-    script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    script = _script("page")
     text = (
         _environment()
         .get_template("page.html")
@@ -103,10 +101,29 @@ def page(
             footer=footer or f"Written by stein {__version__}.",
             css=Markup(css()),
             script=Markup(script),
-            policy=policy,
+            policy=_policy(script),
         )
     )
     return text.encode("utf-8", "replace")
+
+
+def live(title: str, name: str) -> bytes:
+    """A page that fetches what it shows from its own server: the templates NAME.html and NAME.js."""
+    script = _script(name)
+    template = _environment().get_template(f"{name}.html")
+    policy = _policy(script) + "; connect-src 'self'"
+    shown = {"css": Markup(css()), "script": Markup(script)}
+    return template.render(title=title, policy=policy, **shown).encode()
+
+
+def _script(name: str) -> str:
+    return (TEMPLATES / f"{name}.js").read_text(encoding="utf-8")
+
+
+def _policy(script: str) -> str:
+    """What a browser may run: this script and no other, and nothing from anywhere else."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
 def css() -> str:

@@ -141,10 +141,9 @@ def run(
     durable.replace(folder.views, json.dumps(drawn_from.views).encode())
     durable.replace(folder.rows_shown, json.dumps(drawn_from.rows).encode())
     folder.figures.mkdir(exist_ok=True)
-    for name in FIGURES:
-        path = folder.figures / f"{name}.png"
-        if name in drawn:
-            documents.write_figure(path, drawn[name], dpi=150)
+    for path in (folder.figures / f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")):
+        if path.stem in drawn:
+            documents.write_figure(path, drawn[path.stem], dpi=150)
         else:
             path.unlink(missing_ok=True)  # from an evaluation with other options
     return evaluated

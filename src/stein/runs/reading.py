@@ -246,7 +246,7 @@ def _subject(folder: RunFolder, config: Config, key: Key, with_rows: bool) -> Su
         config,
         state,
         folder.reason if state == "failed" else "",
-        [_finite(row) for row in _log(folder)],
+        log(folder),
         _finite(documents.read_json(folder.numbers)),
         _finite(documents.read_json(folder.evaluation)),
         _read(folder.curves, Curves),
@@ -284,12 +284,13 @@ def _method(config: Config) -> str:
     return config.method.name + (" stochastic" if config.method.stochastic else "")
 
 
-def _log(folder: RunFolder) -> list[dict[str, Any]]:
+def log(folder: RunFolder) -> list[dict[str, float]]:
+    """The numbers of the log; none if it cannot be read."""
     try:
         rows = folder.rows()
     except (ValueError, OSError):
         return []
-    return [row for row in rows if isinstance(row, dict)]
+    return [_finite(row) for row in rows if isinstance(row, dict)]
 
 
 def _finite(document: Mapping[str, Any]) -> dict[str, float]:
