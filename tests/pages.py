@@ -96,7 +96,7 @@ def write_run(
         "snapshots": [
             {"step": step, "members": alive, "weights": random.uniform(1, 2, pairs).tolist(),
              "functions": random.uniform(0, 1, pairs).tolist(), "entropy": (entropy * step / 200).tolist()}
-            for step in (0, 100, 200)
+            for step in (0, 50, 100, 150, 200)
         ],
     }  # fmt: skip
     (folder / "views.json").write_text(json.dumps(views))

@@ -11,7 +11,6 @@ import pytest
 
 import pages
 import runs
-from stein.paper import demo, reference, toys
 from stein.report import studies
 from stein.runs import pages as run_pages
 
@@ -93,6 +92,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from stein.paper import demo, reference, toys
+
     task = toys.regression()._replace(particles=30, steps=1000)
     draws = reference.posterior("regression").draws
     members = {"DE": 0.5 * draws[:30], "fw-SVGD": draws[30:60]}
