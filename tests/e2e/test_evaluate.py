@@ -87,7 +87,19 @@ def test_a_classifier_with_other_points_and_blur(classifier: Path, cache: Path) 
     assert list(curves["calibration"]) == ["noise", "same"]
     assert [row["sigma"] for row in curves["corruption"]] == [0.1, 0.5, 1.0, 1.5, 2.0, 3.0]
     names = ("reliability", "calibration", "entropies", "corruption")
-    assert {path.name for path in (classifier / "figures").iterdir()} == {f"{name}.png" for name in names}
+    drawn = {path.name for path in (classifier / "figures").iterdir()}
+    assert drawn == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+    views, rows = read(classifier / "views.json"), read(classifier / "rows.json")
+    assert list(views["roc"]) == ["noise", "same"]
+    assert views["errors"]["accuracy"] == pytest.approx(
+        (found["accuracy"] * (1 - found["accuracy"]) / 49) ** 0.5, rel=1e-3
+    )
+    assert [snapshot["step"] for snapshot in views["snapshots"]] == [0, 150]
+    assert views["images"] is True
+    assert [len(rows[side]) for side in ("least", "most")] == [6, 6]
+    assert sum(rows["least"][0]["votes"].values()) == 3
+    assert rows["least"][0]["score"] >= rows["most"][0]["score"]
+    assert all(len(row["near"]) == 3 and row["image"] for row in rows["least"])
 
     again = runs.run(["evaluate", classifier], cache)  # leaves nothing behind of what was asked before
     assert again.returncode == 0, again.stderr
@@ -109,7 +121,15 @@ def test_a_regression(tmp_path: Path, cache: Path) -> None:
         assert found[name] == pytest.approx(last[f"test_{name}"], rel=1e-4)
     assert 0 < found["crps"] < 2 * found["rmse"]
     assert 0 <= found["coverage_50"] <= found["coverage_90"] <= found["coverage_95"] <= 1
-    assert [path.name for path in (run / "figures").iterdir()] == ["intervals.png"]
+    assert {path.name for path in (run / "figures").iterdir()} == {"intervals.png", "intervals.svg"}
+    views, rows = read(run / "views.json"), read(run / "rows.json")
+    assert views["snapshots"][0]["step"] == 0
+    assert len(views["snapshots"][-1]["drawn"]) == found["members"]
+    assert len(rows["predicted"]["true"]) == found["test_points"]
+    inside = [
+        low <= y <= high for low, y, high in zip(*(rows["predicted"][k] for k in ("low", "true", "high")), strict=True)
+    ]
+    assert np.mean(inside) == pytest.approx(found["coverage_90"])
     refused = runs.run(["evaluate", run, "--corruption"], cache)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert f"error: --corruption: is for classifiers; {run} is a regression" in refused.stderr

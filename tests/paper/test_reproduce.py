@@ -16,13 +16,15 @@ def test_demo_writes_a_report_that_needs_nothing_else(tmp_path: Path, cache: Pat
     run = runs.run(["demo", "--steps", "4", "--out", tmp_path / "new"], cache, **runs.QUICK)
     assert run.returncode == 0, run.stderr
     made = tmp_path / "new"
-    assert {path.name for path in made.iterdir()} == {"numbers.json", "regression.png", "report.html", "training.gif"}
+    assert {path.name for path in made.iterdir()} == {
+        *("numbers.json", "regression.png", "regression.svg", "report.html", "training.gif")
+    }
     page = (made / "report.html").read_text()
-    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    assert re.findall(r'(?:src|href)="(?!data:|#)', page) == []
     numbers = json.loads((made / "numbers.json").read_text())
     assert list(numbers) == ["DE", "w-SVGD", "h-SVGD", "fw-SVGD", "30 draws of the posterior"]
     for label, row in numbers.items():
-        assert f"<td>{label}</td>" in page
+        assert f"<bdi>{label}</bdi></th>" in page
         assert f"{row['E_std']:.2f}" in run.stdout
     for label in ("DE", "w-SVGD", "fw-SVGD", "h-SVGD"):  # progress of each, though stderr is no terminal
         assert f"{label} 100%" in run.stderr

@@ -13,7 +13,7 @@ import stein
 ROWS = """
 15 cli
 14 paper
-13 sklearn serve
+13 sklearn serve watch
 12 runs
 11 report
 10 samples evaluate hooks
@@ -33,12 +33,12 @@ RUNS = """
 14 trials
 13 pool run
 12 assess
-11 streaming
+11 streaming portrait
 10 exported
 9 training
-8 conclusion
-7 card summary
-6 comparison fitting choosing forecast
+8 conclusion pages
+7 card summary standings
+6 comparison fitting choosing forecast reading
 5 build environment more_steps status search
 4 configs dataset
 3 conflicts tables

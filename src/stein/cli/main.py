@@ -17,6 +17,7 @@ import tyro
 from stein.cli import terminal
 from stein.cli.deploy import export, serve
 from stein.cli.machine import data, doctor, methods
+from stein.cli.reports import report, watch
 from stein.cli.runs import config, evaluate, resume, status, train
 from stein.cli.studies import demo, reproduce, sweep
 from stein.cli.tables import fit, predict
@@ -36,8 +37,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "resume": resume,
     "evaluate": evaluate,
+    "report": report,
     "sweep": sweep,
     "status": status,
+    "watch": watch,
 }
 
 DESCRIPTION = """Stein variational neural-network ensembles: members that talk to each other.

@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from markupsafe import Markup
 
 from stein import predict, train
 from stein.datasets.fetch import Progress
 from stein.paper import reference, toy_figures, toys, variants
 from stein.paper.statistics import Numbers
-from stein.report import html, plots
+from stein.report import charts, page, plots, style
+from stein.report.page import Cell, Head, Key, Line, Section
 from stein.storage import durable
 from stein.storage.documents import write_json
 
@@ -185,45 +187,74 @@ def _and(words: Sequence[str]) -> str:
 
 
 def write(result: Result, folder: Path) -> None:
-    """Write regression.png, training.gif, numbers.json and report.html."""
-    task = result.task
-    x, y = task.x[:, 0], task.y[:, 0]
-    picture, film = folder / "regression.png", folder / "training.gif"
-    plots.regression(toys.GRID, result.members, x, y).savefig(picture, dpi=150)
-    plots.animation(film, toys.GRID, result.frames, x, y)
+    """Write regression.png and .svg, training.gif, numbers.json and report.html."""
+    x, y = result.task.x[:, 0], result.task.y[:, 0]
+    figure = plots.regression(toys.GRID, result.members, x, y)
+    for kind in ("png", "svg"):
+        figure.savefig(folder / f"regression.{kind}", dpi=150)
+    plots.animation(folder / "training.gif", toys.GRID, result.frames, x, y)
     write_json(folder / "numbers.json", result.rows)
+    durable.replace(folder / "report.html", report(result))
+
+
+def report(result: Result) -> bytes:
+    """The page: what the ensembles say and how they got there, the numbers, and what to try next."""
+    task, keys = result.task, _keys(result.rows)
+    shown = (
+        f"Each panel shows {task.particles} networks that were trained on the same {len(task.x)} points for "
+        f"{task.steps:,} steps. The last panel is the posterior, by Hamiltonian Monte Carlo (HMC): the right answer "
+        "for this network and this prior. Look at the gap between the two clouds of points, where nothing was seen. "
+        "The slider shows how they got there."
+    )
+    settings = (
+        "fw-SVGD and h-SVGD run with the setting that docs/findings.md recommends: every step also compares the "
+        "members at one input drawn between the smallest and the largest of the data. DE (a deep ensemble: networks "
+        "trained apart) and w-SVGD (a kernel on the weights) do not compare functions. f-SVGD is left out: with so "
+        "few members it is far too wide at the data, and it is the slowest of all."
+    )
+    more = "stein methods lists the methods, docs/findings.md compares them, and stein report RUN shows a run of yours."
+    said = page.items(sentences(result.numbers, result.floor))
+    numbers = page.join(_sortable(result, keys), page.terms(COLUMNS.values()), page.paragraphs([settings]))
     sections = [
-        (
-            "What the ensembles say",
-            html.text(
-                f"Each panel shows {task.particles} networks that were trained on the same {len(x)} points for "
-                f"{task.steps:,} steps. The last panel is the posterior, by Hamiltonian Monte Carlo (HMC): the right "
-                "answer for this network and this prior. Look at the gap between the two clouds of points, where "
-                "nothing was seen."
-            )
-            + html.image(picture, "predictive mean, bands and members of every method")
-            + html.items(sentences(result.numbers, result.floor)),
+        Section(
+            "functions", "What the ensembles say", page.join(page.paragraphs([shown]), _panels(result, keys), said)
         ),
-        (
-            "In numbers",
-            html.table(*table(result))
-            + html.terms(COLUMNS.values())
-            + html.text(
-                "fw-SVGD and h-SVGD run with the setting that docs/findings.md recommends: every step also compares "
-                "the members at one input drawn between the smallest and the largest of the data. DE (a deep ensemble: "
-                "networks trained apart) and w-SVGD (a kernel on the weights) do not compare functions. f-SVGD is left "
-                "out: with so few members it is far too wide at the data, and it is the slowest of all."
-            ),
-        ),
-        ("How they got there", html.image(film, "the members during training")),
-        (
+        Section("numbers", "In numbers", numbers),
+        Section(
+            "next",
             "Try it on your own data",
-            html.text(f"{BEFORE_NEXT}:")
-            + html.commands(NEXT)
-            + html.text(
-                "stein.toml explains every key; stein methods lists the methods, docs/findings.md compares them."
-            ),
+            page.join(page.paragraphs([f"{BEFORE_NEXT}:"]), page.commands(NEXT), page.paragraphs([more])),
         ),
     ]
-    page = html.page("stein: does an ensemble know what it does not know?", sections)
-    durable.replace(folder / "report.html", page.encode())
+    return page.page("stein: does an ensemble know what it does not know?", sections, list(keys.values())[:-1])
+
+
+def _keys(rows: Mapping[str, Numbers]) -> dict[str, Key]:
+    looks = style.looks(rows)
+    return {label: Key(f"m{i}", label, looks[label]) for i, label in enumerate(rows)}
+
+
+def _panels(result: Result, keys: Mapping[str, Key]) -> Markup:
+    x, y = result.task.x[:, 0].tolist(), result.task.y[:, 0].tolist()
+    some = np.arange(0, len(toys.GRID), 2)  # half of the points are enough on a screen
+    grid, draws = toys.GRID[some].tolist(), result.members["posterior"]
+    panels = []
+    for label, members in result.members.items():
+        snapshots = [frame[label][:, some] for _, frame in result.frames if label in frame]
+        look = keys[label].look if label in keys else style.Look(4, "-")
+        reference = None if label == "posterior" else ("the posterior", draws[:, some])
+        panel = charts.functions(
+            label, grid, [*snapshots[:-1], members[:, some]], "x", "y", plots.YLIM, (x, y), look, 15, reference
+        )
+        panels.append(page.switched(panel, keys[label].key) if label in keys else panel)
+    return page.frames("Step", [f"{step:,}" for step, _ in result.frames], panels)
+
+
+def _sortable(result: Result, keys: Mapping[str, Key]) -> Markup:
+    _, rows = table(result)
+    lines = []
+    for label, *cells in rows:
+        numbers = [Cell(text, float(text)) for text in cells]
+        own = label in result.numbers
+        lines.append(Line([Cell(label), *numbers], keys[label].key if own else "", keys[label].look if own else None))
+    return page.table("Beside the posterior", [Head("method"), *(Head(*words) for words in COLUMNS.values())], lines)

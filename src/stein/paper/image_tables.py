@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stein import report
 from stein.data import corruptions
 from stein.datasets.fetch import Progress
 from stein.paper import protocols
 from stein.paper.protocols import Preset, Row
 from stein.paper.statistics import summary, with_error
+from stein.report import evaluation
 from stein.runs import assess, configs, images
 from stein.runs.folder import RunFolder
 from stein.runs.pool import make_missing, seconds, trained
@@ -232,9 +232,9 @@ def draw(folder: Path, learned: dict[Cell, list[dict[str, Any]]], finished: Sequ
     shown = {}
     measured = [cell for cell, rows in learned.items() if rows]
     if measured:
-        shown["learning"] = report.evaluation.learning(panels(measured, learned.__getitem__))
+        shown["learning"] = evaluation.learning(panels(measured, learned.__getitem__))
     if finished:
-        shown["calibration"] = report.evaluation.calibration(panels(finished, calibration))
+        shown["calibration"] = evaluation.calibration(panels(finished, calibration))
     labels = [cell.row.label for cell in finished]
     for noisy, suffix in ((False, ""), (True, "-stochastic")):
         seeds: dict[str, list[Any]] = {}
@@ -242,6 +242,6 @@ def draw(folder: Path, learned: dict[Cell, list[dict[str, Any]]], finished: Sequ
             if cell.row.stochastic == noisy:
                 seeds.setdefault(cell.row.label, []).append(curves(cell)["corruption"])
         if seeds:
-            shown[f"corruption{suffix}"] = report.evaluation.corruption(seeds, among=labels)
+            shown[f"corruption{suffix}"] = evaluation.corruption(seeds, among=labels)
     for name, figure in shown.items():
         documents.write_figure(folder / f"{name}.png", figure, dpi=110)

@@ -1,5 +1,4 @@
-"""Figures and pages from numbers: nothing is trained, read from a run or computed here."""
+"""Figures and pages from numbers: nothing is trained, read from a run or computed here.
 
-from stein.report import evaluation, html, plots
-
-__all__ = ["evaluation", "html", "plots"]
+Pages (``page``, ``charts``, ``style``) need no jax.
+"""

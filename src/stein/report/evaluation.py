@@ -7,12 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from stein.report.plots import BAND, DATA, INK
-
-# Okabe and Ito's colours, safe for colour-blind readers, with grey for yellow, which is too light on white. Dashes in
-# the second round.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00", "#8C8C8C")
-MARKERS = "osD^vPXh"
+from stein.report.style import BAND, COLOURS, DATA, INK, MUTED, Look, bare, legend, looks
 
 
 def reliability(bins: Mapping[str, Sequence[float]], ece: float) -> Figure:
@@ -28,11 +23,11 @@ def reliability(bins: Mapping[str, Sequence[float]], ece: float) -> Figure:
     above.plot([0, 1], [0, 1], color="#888888", lw=1, ls="--", label="as often right as sure")
     above.plot(confidence[some], accuracy[some], "o", color=INK, ms=4, label=f"found: ECE {ece:.3f}")
     above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
-    _legend(figure, [above])
+    legend(figure, [above])
     below.bar(edges[:-1], count, 1 / len(count), align="edge", color=INK, alpha=0.75, ec="white", lw=0.5)
     below.set(xlabel="confidence (largest mean probability)", ylabel="points", yscale="log")
     below.set_ylim(0.7, 2 * max(count.max(), 5))
-    _bare(above, below)
+    bare(above, below)
     return figure
 
 
@@ -49,23 +44,23 @@ def calibration(
     figure, axes, look = _panels(panels)
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
         for name, curve in methods.items():
-            colour, dashes = look[name]
+            colour, dashes = look[name].colour, look[name].dashes
             axis.plot(curve["points"], curve["accuracy"], color=colour, ls=dashes, lw=1.6, label=name)
             if disagreement:
                 axis.plot(curve["points"], curve["accuracy_md"], color=colour, lw=0.9)
             if perfect and "perfect" in curve:
                 axis.plot(curve["points"], curve["perfect"], color=colour, lw=0.9, ls=":", alpha=0.8)
         if disagreement:
-            axis.plot([], [], color="#666666", lw=0.9, label="by disagreement")
+            axis.plot([], [], color=MUTED, lw=0.9, label="by disagreement")
         if perfect:
-            axis.plot([], [], color="#666666", lw=0.9, ls=":", label="perfect ranking")
+            axis.plot([], [], color=MUTED, lw=0.9, ls=":", label="perfect ranking")
         last = max(curve["points"][-1] for curve in methods.values())
         axis.set(xlim=(last, 1), xlabel="points answered, the most certain first", title=title)
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.grid(alpha=0.25, lw=0.6)
     axes[0].set_ylabel("accuracy")
-    _bare(*axes)
-    _legend(figure, axes)
+    bare(*axes)
+    legend(figure, axes)
     return figure
 
 
@@ -96,7 +91,7 @@ def side_by_side(
         axis.set(title=title, xlabel=label)
         axis.set_yticks(list(lines.values()), [*names, *(f"{name}, published" for name in published)])
         axis.grid(axis="y", alpha=0.25, lw=0.6)
-    _bare(*axes)
+    bare(*axes)
     return figure
 
 
@@ -109,7 +104,7 @@ def learning(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) 
     figure, axes, look = _panels(panels)
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
         for name, rows in methods.items():
-            colour, dashes = look[name]
+            colour, dashes = look[name].colour, look[name].dashes
             axis.plot(*zip(*((row["step"], row["test_accuracy"]) for row in rows), strict=True), color=colour,
                       ls=dashes, lw=1.6, label=name)  # fmt: skip
         axis.set(xlabel="training steps", title=title, xlim=(0, None))
@@ -118,8 +113,8 @@ def learning(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) 
     lowest, highest = min(curve[-1] for curve in curves), max(map(max, curves))
     axes[0].set_ylim(max(0, lowest - 0.1), highest + 0.01)  # the ends matter; some curves start far below
     axes[0].set_ylabel("accuracy on test points")
-    _bare(*axes)
-    _legend(figure, axes)
+    bare(*axes)
+    legend(figure, axes)
     return figure
 
 
@@ -130,25 +125,23 @@ def corruption(rows: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], amon
         rows: by method, per seed: the rows of :func:`stein.evaluate.corruption`.
         among: the methods of all related figures, so that each has the same style in all of them.
     """
-    places = {name: i for i, name in enumerate(dict.fromkeys((*among, *rows)))}
+    look = looks((*among, *rows))
     shown = {"accuracy": "accuracy", "ece": "ECE", "auroc_h": "AUROC, blurred against clean"}
     figure = Figure(figsize=(12, 3.7), layout="constrained")
     axes = figure.subplots(1, len(shown))
     for name, seeds in rows.items():
-        i = places[name]
-        colour, dashes = _look(i)
         sigmas = [row["sigma"] for row in seeds[0]]
         for axis, key in zip(axes, shown, strict=True):
             values = np.array([[row[key] for row in seed] for seed in seeds])
             error = values.std(axis=0, ddof=1) / len(seeds) ** 0.5 if len(seeds) > 1 else None
-            axis.errorbar(sigmas, values.mean(axis=0), error, color=colour, ls=dashes, marker=MARKERS[i % len(MARKERS)],
-                          ms=4, lw=1.4, capsize=2.5, label=name)  # fmt: skip
+            axis.errorbar(sigmas, values.mean(axis=0), error, color=look[name].colour, ls=look[name].dashes,
+                          marker=look[name].marker, ms=4, lw=1.4, capsize=2.5, label=name)  # fmt: skip
     for axis, words in zip(axes, shown.values(), strict=True):
         axis.set(xlabel="standard deviation of the blur (pixels)", title=words, xlim=(0, None))
         axis.grid(alpha=0.25, lw=0.6)
-    _bare(*axes)
+    bare(*axes)
     if len(rows) > 1:
-        _legend(figure, axes)
+        legend(figure, axes)
     return figure
 
 
@@ -165,7 +158,7 @@ def entropies(inside: np.ndarray, outside: Mapping[str, np.ndarray]) -> Figure:
         axis.hist(values, edges, weights=weights, color=colour, histtype="step", lw=1.5, label=label)
     axis.set(xlabel="entropy / log C", ylabel="share of the points", xlim=(0, 1))
     axis.legend(frameon=False)
-    _bare(axis)
+    bare(axis)
     return figure
 
 
@@ -176,33 +169,15 @@ def intervals(coverage: Mapping[str, Sequence[float]]) -> Figure:
     axis.plot([0, 1], [0, 1], color="#888888", lw=1, ls="--", label="calibrated")
     axis.plot(coverage["wanted"], coverage["found"], "o-", color=INK, ms=3.5, lw=1.4, label="found")
     axis.set(xlabel="central interval", ylabel="share of targets inside", xlim=(0, 1), ylim=(0, 1.02))
-    axis.text(0.97, 0.05, "below the line: too sure", ha="right", color="#666666", fontsize=9)
+    axis.text(0.97, 0.05, "below the line: too sure", ha="right", color=MUTED, fontsize=9)
     axis.legend(loc="upper left", frameon=False)
-    _bare(axis)
+    bare(axis)
     return figure
 
 
-def _panels(panels: Mapping[str, Iterable[str]]) -> tuple[Figure, Any, dict[str, tuple[str, str]]]:
+def _panels(panels: Mapping[str, Iterable[str]]) -> tuple[Figure, Any, dict[str, Look]]:
     """A figure with panels side by side, and the same style for a method in all of them."""
     figure = Figure(figsize=(5.2 * len(panels) + 0.4, 4.1), layout="constrained")
     names = dict.fromkeys(name for methods in panels.values() for name in methods)
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    return figure, axes, {name: _look(i) for i, name in enumerate(names)}
-
-
-def _look(i: int) -> tuple[str, str]:
-    """A colour, and dashes from the second round of colours on."""
-    return COLOURS[i % len(COLOURS)], "-" if i < len(COLOURS) else "--"
-
-
-def _bare(*axes: Any) -> None:
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-
-
-def _legend(figure: Figure, axes: Iterable[Any]) -> None:
-    """One legend for all panels, below them; every name once."""
-    found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    rows = -(-len(found) // int(figure.get_figwidth() / 1.35))
-    columns = -(-len(found) // rows)
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False)
+    return figure, axes, looks(names)

@@ -8,9 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from stein.metrics import uncertainty
+from stein.report.style import BAND, CLASSES, DATA, INK, MAP, bare, legend
 
-INK, DATA, BAND = "#1f3b57", "#c8553d", "#4a8fc4"
-CLASSES = ("#e07a5f", "#81b29a", "#f2cc8f", "#6d9dc5", "#b07aa1")
 YLIM = (-12, 8)
 FEW = 6  # values of a key that get their own tick
 
@@ -32,7 +31,7 @@ def regression(grid: np.ndarray, members: Mapping[str, np.ndarray], x: np.ndarra
         len(members) - columns : len(members)
     ]:  # the lowest of each column, which sharex may get wrong
         axis.tick_params(labelbottom=True)
-    _legend(figure, axes[0, 0])
+    legend(figure, [axes[0, 0]])
     return figure
 
 
@@ -60,7 +59,7 @@ def toys(
     axes[0, 0].set_ylabel("y")
     axes[1, 0].set_ylabel("$x_2$")
     figure.colorbar(image, ax=axes[1], label="entropy / log 5", shrink=0.9, pad=0.01)
-    _legend(figure, axes[0, 0])
+    legend(figure, [axes[0, 0]])
     return figure
 
 
@@ -72,7 +71,7 @@ def traces(values: Mapping[str, np.ndarray]) -> Figure:
     ):
         axis.plot(chains.T, lw=0.6)
         axis.set_ylabel(name)
-        axis.spines[["top", "right"]].set_visible(False)
+        bare(axis)
     axis.set_xlabel("kept draw")
     return figure
 
@@ -111,12 +110,12 @@ def search(settings: Sequence[Mapping[str, Any]], values: Sequence[float | None]
                       label="failed")  # fmt: skip
         axis.set_xlabel(key)
         axis.grid(axis="y", alpha=0.25, lw=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
+        bare(axis)
     if found.min() > 0 and found.max() > 10 * found.min():
         axes[0, 0].set_yscale("log")
     for axis in axes[:, 0]:
         axis.set_ylabel(metric)
-    _legend(figure, *axes.flat)
+    legend(figure, axes.flat)
     return figure
 
 
@@ -183,7 +182,7 @@ def _regression_panel(axis: Any, grid: np.ndarray, functions: np.ndarray, x: np.
     axis.plot([], [], color=INK, alpha=0.5, lw=0.8, label="members")
     axis.plot(x, y, "o", color=DATA, ms=3.2, mec="white", mew=0.4, label="data")
     axis.set(xlim=(grid[0], grid[-1]), ylim=YLIM, xlabel="x")
-    axis.spines[["top", "right"]].set_visible(False)
+    bare(axis)
 
 
 def _entropy_panel(axis: Any, side: np.ndarray, mean: np.ndarray, x: np.ndarray, labels: np.ndarray) -> Any:
@@ -191,7 +190,7 @@ def _entropy_panel(axis: Any, side: np.ndarray, mean: np.ndarray, x: np.ndarray,
     size = len(side)
     extent = (side[0], side[-1], side[0], side[-1])
     entropy = uncertainty.entropy(mean).reshape(size, size)
-    image = axis.imshow(entropy, origin="lower", extent=extent, cmap="viridis", vmin=0, vmax=1, aspect="equal")
+    image = axis.imshow(entropy, origin="lower", extent=extent, cmap=MAP, vmin=0, vmax=1, aspect="equal")
     chosen = mean.argmax(axis=1).reshape(size, size)
     for label in range(mean.shape[1]):
         axis.contour(side, side, chosen == label, levels=[0.5], colors="white", linewidths=0.5, alpha=0.7)
@@ -199,8 +198,3 @@ def _entropy_panel(axis: Any, side: np.ndarray, mean: np.ndarray, x: np.ndarray,
         axis.plot(*x[labels == label].T, "o", color=CLASSES[label], ms=2, mec="black", mew=0.2)
     axis.set_xlabel("$x_1$")
     return image
-
-
-def _legend(figure: Figure, *axes: Any) -> None:
-    found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=len(found), frameon=False)

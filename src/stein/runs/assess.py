@@ -11,12 +11,15 @@ import jax
 import msgspec
 import numpy as np
 
-from stein import data, evaluate, metrics, report
+from stein import data, evaluate, metrics
 from stein.data import corruptions, files
 from stein.data.blocks import SUFFIXES
+from stein.predictions import ClassPrediction
+from stein.report import evaluation
 from stein.runs import configs, dataset, images, tables
 from stein.runs.exported import Exported
 from stein.runs.folder import RunFolder
+from stein.runs.portrait import portrait
 from stein.runs.schema import IMAGES, Data
 from stein.runs.training import Say
 from stein.storage import documents, durable
@@ -34,8 +37,10 @@ SHOWN = (
 )
 
 
-def held_out(finished: Exported, allow_changed_data: bool = False, warn: Say = warnings.warn) -> data.Arrays:
-    """The held-out points of a run: inputs as the network takes them, targets in their units.
+def held_out(
+    finished: Exported, allow_changed_data: bool = False, warn: Say = warnings.warn
+) -> tuple[data.Arrays, dataset.Loaded]:
+    """The held-out points of a run, inputs as the network takes them, targets in their units; and all of its data.
 
     Args:
         allow_changed_data: if the data changed after training, warn, and use the classes and scales of training.
@@ -47,7 +52,7 @@ def held_out(finished: Exported, allow_changed_data: bool = False, warn: Say = w
         raise ValueError(f"{folder}: its data are no longer those that it was trained on (their means have changed)")
     if loaded.test is None:
         raise ValueError(f"{folder}: has no held-out points to evaluate on (data.test_fraction = 0); `--data FILE` has")
-    return data.Arrays(loaded.test.x, loaded.raw_targets(loaded.test.y))
+    return data.Arrays(loaded.test.x, loaded.raw_targets(loaded.test.y)), loaded
 
 
 def ood_inputs(
@@ -100,7 +105,8 @@ def run(
     allow_changed_data: bool = False,
     warn: Say = warnings.warn,
 ) -> dict[str, Any]:
-    """Evaluate a finished run and write evaluation.json, curves.json and figures/. The caller holds its lock.
+    """Evaluate a finished run and write evaluation.json, curves.json, figures/, and for reports views.json and
+    rows.json. The caller holds its lock.
 
     Args:
         labelled: a file with the run's columns, to evaluate on instead of its test points; the run's own data are not
@@ -111,29 +117,36 @@ def run(
         The content of evaluation.json.
     """
     finished = Exported(folder)
-    test = held_out(finished, allow_changed_data, warn) if labelled is None else finished.labelled(labelled)
+    test, loaded = (
+        held_out(finished, allow_changed_data, warn) if labelled is None else (finished.labelled(labelled), None)
+    )
     about: dict[str, Any] = {"test_points": len(test.x), "members": len(jax.tree.leaves(finished.members)[0])}
     if labelled is not None:
         about["data"] = str(labelled)
     others, about["note"] = _named_sets(finished, ood, data_dir)
-    if finished.kind == "categorical":
-        numbers, curves, drawn = _classification(finished, test, others, corruption)
+    if corruption and finished.kind != "categorical":
+        raise ValueError(f"--corruption: is for classifiers; {folder} is a regression")
+    clean = _images(finished, test.x) if corruption else None  # errors come before work
+    prediction = finished.predict_prepared(test.x)
+    outside = {name: finished.predict_prepared(x) for name, x in others.items()}
+    if isinstance(prediction, ClassPrediction):
+        numbers, curves, drawn = _classification(finished, test, prediction, outside, clean)
     else:
-        if corruption:
-            raise ValueError(f"--corruption: is for classifiers; {folder} is a regression")
-        numbers, curves, drawn = _regression(finished, test, others)
+        numbers, curves, drawn = _regression(finished, test, prediction, outside)
     numbers |= dataset.baseline(finished.constant, test.y)
-    evaluation = about | {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-    documents.write_json(folder.evaluation, evaluation)
+    evaluated = about | {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    documents.write_json(folder.evaluation, evaluated)
     durable.replace(folder.curves, json.dumps(curves).encode())
+    drawn_from = portrait(finished, test, prediction, outside, loaded)
+    durable.replace(folder.views, json.dumps(drawn_from.views).encode())
+    durable.replace(folder.rows_shown, json.dumps(drawn_from.rows).encode())
     folder.figures.mkdir(exist_ok=True)
-    for name in FIGURES:
-        path = folder.figures / f"{name}.png"
-        if name in drawn:
-            documents.write_figure(path, drawn[name], dpi=150)
+    for path in (folder.figures / f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")):
+        if path.stem in drawn:
+            documents.write_figure(path, drawn[path.stem], dpi=150)
         else:
             path.unlink(missing_ok=True)  # from an evaluation with other options
-    return evaluation
+    return evaluated
 
 
 def table(numbers: dict[str, Any]) -> Any:
@@ -174,18 +187,17 @@ def _named_sets(finished: Exported, ood: Sequence[str], data_dir: Path | None) -
     return sets, "; ".join(notes)
 
 
-def _classification(finished: Exported, test: data.Arrays, others: dict[str, np.ndarray], corruption: bool) -> tuple:
-    clean = _images(finished, test.x) if corruption else None  # errors come before work
-    prediction: Any = finished.predict_prepared(test.x)  # a ClassPrediction, like those below
-    outside: dict[str, Any] = {name: finished.predict_prepared(x) for name, x in others.items()}
+def _classification(
+    finished: Exported, test: data.Arrays, prediction: ClassPrediction, outside: dict[str, Any], clean: Any
+) -> tuple:
     logs = {name: other.log_probabilities for name, other in outside.items()}
     numbers = evaluate.classification(prediction.log_probabilities, test.y, logs, finished.temperature)
     curves = evaluate.classification_curves(prediction.log_probabilities, test.y, logs, finished.temperature)
     method = finished.config.method.name + (" stochastic" if finished.config.method.stochastic else "")
     drawn = {
-        "reliability": report.evaluation.reliability(curves["reliability"], numbers["ece"]),
-        "calibration": report.evaluation.calibration({method: curves["calibration"]}, disagreement=True),
-        "entropies": report.evaluation.entropies(prediction.entropy, {name: p.entropy for name, p in outside.items()}),
+        "reliability": evaluation.reliability(curves["reliability"], numbers["ece"]),
+        "calibration": evaluation.calibration({method: curves["calibration"]}, disagreement=True),
+        "entropies": evaluation.entropies(prediction.entropy, {name: p.entropy for name, p in outside.items()}),
     }
     if clean is not None:
 
@@ -197,13 +209,12 @@ def _classification(finished: Exported, test: data.Arrays, others: dict[str, np.
         rows = evaluate.corruption(predict_images, clean, test.y)
         curves["corruption"] = rows
         numbers |= {f"blur_{row['sigma']:g}_{key}": row[key] for row in rows for key in row if key != "sigma"}
-        drawn["corruption"] = report.evaluation.corruption({method: [rows]})
+        drawn["corruption"] = evaluation.corruption({method: [rows]})
     return numbers, curves, drawn
 
 
-def _regression(finished: Exported, test: data.Arrays, others: dict[str, np.ndarray]) -> tuple:
+def _regression(finished: Exported, test: data.Arrays, prediction: Any, outside: dict[str, Any]) -> tuple:
     """Everything in the units of the targets."""
-    prediction: Any = finished.predict_prepared(test.x)  # a RegressionPrediction, like those below
     means, sigmas, family = prediction
     y = test.y.reshape(means.shape[1:]).astype(float)
     curves = evaluate.regression_curves(means, sigmas, y, family)
@@ -212,12 +223,11 @@ def _regression(finished: Exported, test: data.Arrays, others: dict[str, np.ndar
     numbers |= {"sigma": float(sigmas.mean()), "spread": float(spread.mean())}
     units = 1.0 if finished.units is None else finished.units.scale  # all targets count alike, whatever their scale
     inside = _spread(means / units)
-    outside: dict[str, Any] = {name: finished.predict_prepared(x) for name, x in others.items()}
     sets = {name: _detection(_spread(other.means / units), inside) for name, other in outside.items()}
     numbers |= next(iter(sets.values()), {})
     if len(sets) > 1:
         numbers |= {f"{name}_{key}": value for name, own in sets.items() for key, value in own.items()}
-    return numbers, curves, {"intervals": report.evaluation.intervals(curves["coverage"])}
+    return numbers, curves, {"intervals": evaluation.intervals(curves["coverage"])}
 
 
 def _spread(means: np.ndarray) -> np.ndarray:

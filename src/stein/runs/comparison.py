@@ -1,7 +1,7 @@
 """A run beside other models on the same rows: a constant, a deep ensemble of equal size, gradient boosting."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import msgspec
@@ -42,6 +42,18 @@ def score(name: str, prediction: Prediction, y: np.ndarray) -> Score:
     if isinstance(prediction, ClassPrediction):
         return Score(name, prediction.chosen != y, nll)
     return Score(name, np.square(prediction.mean - y.reshape(prediction.mean.shape)).mean(axis=1), nll)
+
+
+def written(scores: Sequence[Score]) -> dict[str, Any]:
+    """The content of comparison.json."""
+    rows = [
+        {"name": each.name, "error": each.error, "nll": each.nll}
+        if not each.remark
+        else {"name": each.name, "error": None, "nll": None, "remark": each.remark}
+        for each in scores
+    ]
+    finite = [{k: None if v != v or v in (np.inf, -np.inf) else v for k, v in row.items()} for row in rows]
+    return {"measure": "share of wrong classes" if scores[0].errors.dtype == bool else "RMSE", "scores": finite}
 
 
 def constant(loaded: Loaded, y: np.ndarray) -> Score:

@@ -66,6 +66,7 @@ def conclude(
         raise StoppedError(f"stopped after training, before the summary; `stein resume {folder}` goes on", requests[0])
     scores += [comparison.gradient_boosting(loaded, y, seed), comparison.constant(loaded, y)]
     documents.write_json(folder.calibration, msgspec.to_builtins(calibration))
+    documents.write_json(folder.comparison, comparison.written(scores))
     title, coverage = folder.path.resolve().name, config.evaluation.coverage
     documents.write_text(folder.summary, summary.text(title, loaded, prediction, y, calibration, scores, coverage))
     return calibration, {f"test_{name}": value for name, value in prediction.scores(y).items()}

@@ -69,6 +69,7 @@ class Exported:
         labels: names of the classes; empty if they have none.
         columns, shape: names of the inputs, in the order in which the network takes them; shape of one of them.
         kind, target: the kind of the targets, and their name.
+        alive, rows: the numbers of the living members, and the number of training rows.
         standardiser, units: scales of the inputs and of the targets; ``None`` if they are not standardised.
         constant: the constant prediction to beat: the most frequent class, or the mean of the training targets.
         recipe: how the columns of a table become inputs; ``None`` if the columns have no names of their own.
@@ -95,6 +96,7 @@ class Exported:
         self.labels, self.columns, self.target = about.labels, about.inputs, about.target
         self.kind, self.shape, self.constant = about.kind, about.shape, about.constant
         self.units, self.recipe, self.calibration = units, about.recipe, about.calibration
+        self.alive, self.rows = about.alive, about.rows
         self.spread, self.temperature = Spread(*about.spread), about.sklearn.temperature or 1.0
         if about.calibration is not None:
             self.spread, self.temperature = about.calibration.spread, about.calibration.temperature

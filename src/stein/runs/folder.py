@@ -12,8 +12,9 @@
     metrics.json       the last numbers; marks a run as finished
     failed.json        why the last attempt ended with an error
     ensemble.safetensors, card.md
-    calibration.json, summary.md               if evaluation.summary is on, as after `stein fit`
+    calibration.json, comparison.json, summary.md     if evaluation.summary is on, as after `stein fit`
     evaluation.json, curves.json, figures/     results of `stein evaluate`
+    views.json, rows.json                      the same, for `stein report`; single rows of the data are in rows.json
     seconds.json       how long training took, for runs of a table or a search
 """
 
@@ -52,8 +53,11 @@ class RunFolder:
         self.card = path / "card.md"
         self.calibration = path / "calibration.json"
         self.summary = path / "summary.md"
+        self.comparison = path / "comparison.json"
         self.evaluation = path / "evaluation.json"
         self.curves = path / "curves.json"
+        self.views = path / "views.json"
+        self.rows_shown = path / "rows.json"
         self.figures = path / "figures"
         self.seconds = path / "seconds.json"
 

@@ -27,7 +27,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_figure(path: Path, figure: Any, dpi: int) -> None:
-    """A matplotlib figure as PNG."""
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=dpi)
+    """A matplotlib figure as PNG, or as SVG, by the ending of the name."""
+    picture, kind = io.BytesIO(), path.suffix.removeprefix(".")
+    figure.savefig(picture, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
     durable.replace(path, picture.getvalue())

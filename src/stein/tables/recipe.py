@@ -99,6 +99,22 @@ class Column:
             return np.zeros(len(values), bool)
         return np.maximum(self.low - values, values - self.high) > self.high - self.low
 
+    def decoded(self, features: np.ndarray) -> str:
+        """The value that one row's features stand for, as text."""
+        if self.gaps and features[-1] > 0.5:
+            return "missing"
+        if self.kind == "text":
+            return self.levels[int(features.argmax())] if features[: len(self.levels)].max() > 0.5 else "new"
+        if self.kind == "date" and not self.trend:
+            return "a date"
+        return self.written((self.low if self.kind == "date" else 0.0) + float(features[0]))
+
+    def written(self, value: float) -> str:
+        """A value of the column, as text; a date as exactly as dates are here."""
+        if self.kind == "boolean":
+            return ("no", "yes")[round(value)]
+        return self._shown(value if self.times or self.kind != "date" else round(value))
+
     def _shown(self, value: float) -> str:
         if self.kind != "date":
             return f"{value:.6g}"
