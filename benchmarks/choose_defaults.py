@@ -152,6 +152,7 @@ SETTINGS = {
     "regression": {
         "default": {},
         "de": {"method": "de"},
+        "f-svgd": {"method": "f-svgd"},
         "h-svgd": {"method": "h-svgd"},
         "h-svgd, noise the same for all rows": {"method": "h-svgd", "noise": "learned"},
         "h-svgd, inputs not bent": {"method": "h-svgd", "unskew": False},
