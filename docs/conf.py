@@ -34,6 +34,7 @@ html_title = f"stein {version}"
 html_show_sourcelink = False
 html_static_path = ["static"]
 html_css_files = ["stein.css"]
+html_sidebars = {"choose": [], "install": []}  # they have no pages below them
 html_theme_options = {
     "logo": {"text": "stein"},
     "header_links_before_dropdown": 7,
