@@ -143,17 +143,13 @@ class SteinEnsemble(BaseEstimator):
         self.conformal_: calibration.Conformal | None = None
         if held is not None:
             self.conformal_ = calibration.conformal(self._of_prepared(held.x), loaded.raw_targets(held.y))
+        x = next(part for part in (held, loaded.validation, loaded.train) if part is not None).x[:MOST_REFERENCE_ROWS]
+        self._usual: np.ndarray = _usual(_signals(self._of_prepared(x), x))
         if held is None and trial is not None:
-            prediction, x = trial.prediction, trial.x
-            if not isinstance(prediction, ClassPrediction):
-                prediction = self.spread_(prediction)
-        else:
-            x = next(part for part in (held, loaded.validation, loaded.train) if part is not None).x
-            x = x[:MOST_REFERENCE_ROWS]
-            prediction = self._of_prepared(x)
-        signals = _signals(prediction, x)
-        usual = np.maximum(np.quantile(signals, 0.95, axis=0), np.finfo(float).tiny)
-        self._usual: np.ndarray = usual * max(np.quantile((signals / usual).max(axis=1), 0.95), np.finfo(float).tiny)
+            # The trial has not seen its rows, but few members that do not repel; the ensemble has seen all rows.
+            known = isinstance(trial.prediction, ClassPrediction)
+            tried = trial.prediction if known else self.spread_(trial.prediction)  # type: ignore[arg-type]
+            self._usual = np.maximum(self._usual, _usual(_signals(tried, trial.x)))
 
     def _settings(self) -> dict[str, Any]:
         """The parameters that become a config; of a classifier the likelihood is categorical."""
@@ -251,7 +247,8 @@ class SteinEnsemble(BaseEstimator):
         The larger of two ratios: the epistemic uncertainty (standard deviation of the members' means, of the worst
         target; for classes the mutual information) over its usual value, and the distance from the middle of the
         training rows (the largest standardised input) over its usual value. The usual values are 95 % quantiles of the
-        rows held out for calibration or validation, or, if there are none, of the training rows.
+        rows held out for calibration or validation; if there are none, of the training rows, or of the rows that were
+        held out to choose the prior, whichever are larger.
         """
         x = self._prepared(X)
         return (_signals(self._of_prepared(x), x) / self._usual).max(axis=1)
@@ -314,6 +311,13 @@ def _signals(prediction: Prediction, x: np.ndarray) -> np.ndarray:
     known = isinstance(prediction, ClassPrediction)
     epistemic = prediction.mutual_information[:, None] if known else prediction.epistemic  # type: ignore[union-attr]
     return np.column_stack([epistemic, np.abs(x).max(axis=1)]).astype(float)
+
+
+def _usual(signals: np.ndarray) -> np.ndarray:
+    """The values of the signals that 95 % of the rows do not exceed, in any of them."""
+    tiny = np.finfo(float).tiny
+    usual = np.maximum(np.quantile(signals, 0.95, axis=0), tiny)
+    return usual * max(np.quantile((signals / usual).max(axis=1), 0.95), tiny)
 
 
 def _replaced(config: Config, section: str, **keys: Any) -> Config:
