@@ -87,7 +87,7 @@ def test_doctor_passes_here() -> None:
     ("arguments", "message"),
     [
         (["mehtods"], "error: unknown command 'mehtods'; did you mean 'methods'?"),
-        (["xyz"], "error: unknown command 'xyz'; choose from fit, predict, methods"),
+        (["xyz"], "error: unknown command 'xyz'; choose from fit, predict, export, serve, methods"),
         (["methods", "--jsn"], "error: Unrecognized options: --jsn; Perhaps you meant: --json"),
         (["methods", "extra"], "error: Unrecognized options: extra"),
         (["--nonsense"], "error: Unrecognized options: --nonsense"),

@@ -39,6 +39,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> dict[str,
     return run_all(tmp_path_factory.mktemp("pages"), cache, "small")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", RUNNING)
 def test_the_code_of_a_page_runs(page, outcomes):
     """As it stands, one block after the other, with fewer steps."""

@@ -124,6 +124,7 @@ def check(browser: Any, path: Path, sections: int) -> None:
         opened.close()
 
 
+@pytest.mark.long
 def test_a_table_with_hostile_names(browser: Any, table: Path) -> None:
     """Every section of a run on a table, as the commands make it. Catches a name that runs, or that is lost."""
     check(browser, table, 10)
@@ -144,9 +145,8 @@ def test_the_demo(browser: Any, demonstrated: Path) -> None:
     check(browser, demonstrated, 3)
 
 
-@pytest.mark.parametrize(
-    "study", ["fig1", *(pytest.param(s, marks=pytest.mark.long) for s in ("digits", "table1-laptop"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("study", ["fig1", "digits", "table1-laptop"])
 def test_studies(browser: Any, tmp_path: Path, study: str) -> None:
     path = tmp_path / "study.html"
     path.write_bytes(studies.page_of(RESULTS / study, "stein report"))

@@ -49,6 +49,7 @@ def test_calibration_of_scikit_learn():
     assert calibrated.score(X, FRAME["size"] > 100) > 0.8
 
 
+@pytest.mark.long
 def test_two_processes_at_once(tmp_path, cache):
     """In a process without the tests' type checker, whose wrappers joblib cannot send."""
     script = f"""if True:

@@ -57,6 +57,7 @@ def written(out: Path) -> dict[str, int]:
     return {str(path.relative_to(out / "trials")): path.stat().st_mtime_ns for path in files}
 
 
+@pytest.mark.long
 def test_a_search_chooses_on_training_images_and_lists_what_died(spec: Path) -> None:
     """Catches a trial that ends the search when it dies, and test images that are looked at: there are 73 of these two
     classes, and a tenth of the training images is 29."""

@@ -29,6 +29,7 @@ def lines(folder, row):
     return [json.loads(line) for line in uci.Cell(row, "yacht").place(folder).read_text().splitlines()]
 
 
+@pytest.mark.long
 @real
 def test_rows_share_trials_and_are_those_of_the_estimator(tmp_path, small):
     """A deep ensemble with the prior and spread of the default's trials is the one that tries for itself, to the byte.
@@ -88,5 +89,5 @@ def test_coverage_is_judged_by_its_law():
 
 
 def test_an_unknown_row_is_named():
-    with pytest.raises(ValueError, match="--methods w-svg: must be one of h-svgd, de"):
+    with pytest.raises(ValueError, match="--methods w-svg: must be one of fw-svgd, de"):
         uci.check(["w-svg"])

@@ -653,7 +653,13 @@ def test_every_target_has_its_own_learned_noise():
 # In less precision
 
 
-@pytest.mark.parametrize("model", [models.mlp([3, 40, 40, 2]), models.resnet32(num_classes=2, channels=3, blocks=1)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.mlp([3, 40, 40, 2]),
+        pytest.param(models.resnet32(num_classes=2, channels=3, blocks=1), marks=pytest.mark.long),
+    ],
+)
 def test_a_network_in_bfloat16_keeps_its_weights(model):
     """Catches products that stay in full precision, and weights or gradients that lose it. Each of at most eight layers
     rounds weights and results to 8 bits, 2^-9 of their size."""

@@ -115,5 +115,6 @@ def test_whatever_imports_jax_asks_first():
     users = {path for path in trees if {"jax", "jax.numpy"} & uses[path]}
     assert len(users) > 30
     silent = {str(path.relative_to(SOURCE)) for path in users - asking}
-    # These read files or say what is installed, and compute nothing.
-    assert silent == {"cli/doctor.py", "runs/environment.py", "storage/checkpoint.py", "storage/untrusted.py"}
+    # These read files or say what is installed, and compute nothing; the loader is copied to where stein is not.
+    quiet = {"cli/doctor.py", "runs/environment.py", "serve/loader.py", "storage/checkpoint.py", "storage/untrusted.py"}
+    assert silent == quiet
