@@ -72,6 +72,8 @@ def side_by_side(
 ) -> Figure:
     """One panel per data set, one line per model: mean ± standard error, lower is better.
 
+    A model far from all others, by ten times their interquartile range, is a number at the edge.
+
     Args:
         panels: by data set, then by model: mean and standard error, if there is one.
         others: published numbers, by data set, then by model; drawn hollow.
@@ -84,8 +86,16 @@ def side_by_side(
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, (title, rows) in zip(axes, panels.items(), strict=True):
         axis.axvline(bars[title], color=DATA, lw=1, ls="--", label="the bar")
+        values = [*(mean for mean, _ in rows.values()), *others.get(title, {}).values(), bars[title]]
+        low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
         for name, (mean, error) in rows.items():
-            axis.errorbar(mean, lines[name], xerr=error, fmt="o", color=INK, ms=4, lw=1.2, capsize=2)
+            if abs(mean - middle) <= 10 * (high - low):
+                axis.errorbar(mean, lines[name], xerr=error, fmt="o", color=INK, ms=4, lw=1.2, capsize=2)
+            else:
+                right = mean > middle
+                text, at = (f"{mean:.2f} \u2192", 0.99) if right else (f"\u2190 {mean:.2f}", 0.01)
+                axis.text(at, lines[name], text, transform=axis.get_yaxis_transform(), ha="right" if right else "left",
+                          va="center", fontsize="small", color=INK)  # fmt: skip
         for name, value in others.get(title, {}).items():
             axis.plot(value, lines[name], "o", mfc="white", mec=BAND, ms=4.5)
         axis.set(title=title, xlabel=label)
