@@ -81,7 +81,7 @@ MUTANTS = {
          "    def repulsion(key: Key, gram: Gram | AutodiffGram, view: View) -> Particles:\n"
          "        return local()(key, gram, view)\n"),
     ),
-    "a direction lost at full rank": ("rules/functional.py", ("kept: int | Array = most\n", "kept: int | Array = most - 1\n")),
+    "a direction lost at full rank": ("rules/functional.py", ("most = min(values.size - 1, unit[0].size)", "most = min(values.size - 1, unit[0].size) - 1")),
     "energy of the functions": ("rules/functional.py", ("seen = pushes(gram.left, norms, values, vectors)", "seen = values")),
     "probe not balanced": ("rules/functional.py", ("signs / root", "signs * root")),
     "softmax twice": ("likelihoods.py", ("- jax.nn.softmax(outputs)", "- jax.nn.softmax(jax.nn.softmax(outputs))")),
