@@ -135,6 +135,7 @@ def test_a_regression(tmp_path: Path, cache: Path) -> None:
     assert f"error: --corruption: is for classifiers; {run} is a regression" in refused.stderr
 
 
+@pytest.mark.long
 def test_the_dead_have_nothing_to_say(classifier: Path, tmp_path: Path, cache: Path) -> None:
     """A member that ended as NaN. Catches it in the mean, and in the count."""
     run = tmp_path / "run"

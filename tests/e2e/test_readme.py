@@ -32,7 +32,11 @@ def only_example(page: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("page", "claim"), [(README, ESTIMATOR), (DOCS / "research.md", RESEARCH)], ids=["estimator", "research"]
+    ("page", "claim"),
+    [
+        pytest.param(README, ESTIMATOR, id="estimator"),
+        pytest.param(DOCS / "research.md", RESEARCH, id="research", marks=pytest.mark.long),
+    ],
 )
 def test_the_example_is_short_and_its_comment_is_true(page, claim):
     command = [sys.executable, "-W", "error", "-c", only_example(page) + claim]

@@ -81,6 +81,7 @@ def test_every_check_of_scikit_learn(kind, method):
     print(f"{kind.__name__} {method}: {(time.process_time() - start) / 60:.1f} minutes of a processor")
 
 
+@pytest.mark.long
 def test_mapie_wraps_an_estimator():
     """The example as it stands, with fewer steps. 700 new rows, 500 to conformalise: the share inside has a standard
     error of 0.018; four of these."""

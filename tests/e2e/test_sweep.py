@@ -76,6 +76,7 @@ def test_a_search_chooses_on_training_images_and_lists_what_died(spec: Path) -> 
     assert (out / "sweep.png").stat().st_size > 10_000
 
 
+@pytest.mark.long
 def test_what_has_ended_is_not_trained_again_and_what_was_killed_goes_on(spec: Path) -> None:
     """Catches a trial that is finished or failed and trained again, and a killed one that starts anew."""
     before, after = json.loads((spec.parent / "before.json").read_text()), written(spec.parent / "out")

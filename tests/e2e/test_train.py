@@ -138,6 +138,7 @@ def test_a_newer_or_damaged_checkpoint_is_named(tmp_path: Path, cache: Path) -> 
     assert "opt.safetensors: damaged" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_log_that_was_shortened_is_told_and_goes_on(tmp_path: Path, cache: Path) -> None:
     """Catches a log that is filled up with zeros to the length that the checkpoint remembers."""
     config = runs.write_config(tmp_path)
