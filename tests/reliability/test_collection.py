@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import mutants
+
 TESTS = Path(__file__).parent.parent
 
 
@@ -37,3 +39,10 @@ def test_ids_do_not_depend_on_the_time_or_the_order_of_sets(request: pytest.Fixt
     again = collect()
     assert len(again) > 1000
     assert by_file(nodeid for nodeid in again if nodeid in chosen) == by_file(here)
+
+
+def test_every_mutant_fits_the_source():
+    """Catches an edit of the source after which a bug can no longer be planted. Not among the tests that mutants run."""
+    for name, (file, *edits) in mutants.MUTANTS.items():
+        text = (mutants.ROOT / "src" / "stein" / file).read_text()
+        assert all(old in text for old, _ in edits), name
