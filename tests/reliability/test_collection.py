@@ -42,7 +42,7 @@ def test_ids_do_not_depend_on_the_time_or_the_order_of_sets(request: pytest.Fixt
 
 
 def test_every_mutant_fits_the_source():
-    """Catches an edit of the source after which a bug can no longer be planted. Not among the tests that mutants run."""
+    """Catches an edit of the source after which a bug can no longer be planted. Mutants do not run this test."""
     for name, (file, *edits) in mutants.MUTANTS.items():
         text = (mutants.ROOT / "src" / "stein" / file).read_text()
         assert all(old in text for old, _ in edits), name
