@@ -51,14 +51,15 @@ def _version(name: str) -> str:
 
 
 def _signature(finished: Exported) -> Any:
-    """Names and types of the columns; none must be there. Dates may be text or times, which MLflow cannot say."""
+    """Names and types of the columns; none must be there. Dates may be text or times, and numbers whole ones: MLflow
+    cannot say the one, and rejects the other where a double is expected."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema, TensorSpec
     from mlflow.types.schema import AnyType
 
     if finished.recipe is None:
         return ModelSignature(Schema([TensorSpec(np.dtype(np.float64), (-1, *finished.shape))]))
-    types: dict[str, Any] = {"number": "double", "boolean": "boolean", "date": AnyType(), "text": "string"}
+    types: dict[str, Any] = {"number": AnyType(), "boolean": "boolean", "date": AnyType(), "text": "string"}
     inputs: list[Any] = [ColSpec(types[c.kind], c.name, required=False) for c in finished.recipe.columns]
     return ModelSignature(Schema(inputs))
 
