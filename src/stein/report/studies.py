@@ -103,7 +103,7 @@ def _toy_figure(folder: Path, found: _Figure, command: str) -> bytes:
     sections.append(Section("picture", "What the ensembles say", _pictures(folder, ["figure"])))
     again = f"stein reproduce {found.figure}" + ("" if found.preset == "paper" else f" --preset {found.preset}")
     sections.append(Section("made", "How to make it again", page.commands([again])))
-    return page.page(f"{found.figure}, preset {found.preset}", sections, _listed(keys), (), _footer(command))
+    return page.page(f"{found.figure}, preset {found.preset}", sections, list(keys.values()), (), _footer(command))
 
 
 def _closest(found: _Figure) -> list[str]:
@@ -177,7 +177,7 @@ def _image_table(folder: Path, rows: Sequence[_Row], document: Sequence[Mapping[
         Section("pictures", "Curves", _pictures(folder, ["learning", "calibration"])),
         Section("made", "How to make it again", page.commands([str(made)] if isinstance(made, str) else [])),
     ]
-    return page.page(folder.resolve().name, sections, _listed(keys), (), _footer(command))
+    return page.page(folder.resolve().name, sections, list(keys.values()), (), _footer(command))
 
 
 def _about(folder: Path) -> Mapping[str, Any]:
@@ -233,10 +233,6 @@ def _blurred(groups: Mapping[str, Sequence[Mapping[str, float]]], keys: Mapping[
 def _keys(names: Sequence[str]) -> dict[str, Key]:
     looks = style.looks(names)
     return {name: Key(f"m{i}", name, looks[name]) for i, name in enumerate(names)}
-
-
-def _listed(keys: Mapping[str, Key]) -> list[Key]:
-    return list(keys.values())
 
 
 def _table(

@@ -193,7 +193,7 @@ def _classification(
     logs = {name: other.log_probabilities for name, other in outside.items()}
     numbers = evaluate.classification(prediction.log_probabilities, test.y, logs, finished.temperature)
     curves = evaluate.classification_curves(prediction.log_probabilities, test.y, logs, finished.temperature)
-    method = finished.config.method.name + (" stochastic" if finished.config.method.stochastic else "")
+    method = finished.config.method.title
     drawn = {
         "reliability": evaluation.reliability(curves["reliability"], numbers["ece"]),
         "calibration": evaluation.calibration({method: curves["calibration"]}, disagreement=True),

@@ -177,7 +177,7 @@ class Subject(NamedTuple):
 
     @property
     def method(self) -> str:
-        return _method(self.config)
+        return self.config.method.title
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -267,7 +267,7 @@ def _keys(written: Mapping[RunFolder, Config]) -> dict[RunFolder, Key]:
         for section in ("train", "data"):
             document[section].pop("seed", None)
         groups.setdefault(msgspec.json.encode(document, order="sorted"), []).append(folder)
-    methods = [_method(written[folders[0]]) for folders in groups.values()]
+    methods = [written[folders[0]].method.title for folders in groups.values()]
     names = []
     for method, folders in zip(methods, groups.values(), strict=True):
         own = shortened(folders[0].path.resolve().name)
@@ -278,10 +278,6 @@ def _keys(written: Mapping[RunFolder, Config]) -> dict[RunFolder, Key]:
         for i, folders in enumerate(groups.values())
         for folder in folders
     }
-
-
-def _method(config: Config) -> str:
-    return config.method.name + (" stochastic" if config.method.stochastic else "")
 
 
 def log(folder: RunFolder) -> list[dict[str, float]]:

@@ -177,6 +177,11 @@ class Method(Struct, frozen=True):
         ),
     ] = "box"
 
+    @property
+    def title(self) -> str:
+        """The name, and whether it is the stochastic version."""
+        return self.name + (" stochastic" if self.stochastic else "")
+
 
 class Model(Struct, frozen=True):
     """The network of each member."""

@@ -38,7 +38,7 @@ def look(run: RunFolder) -> dict[str, Any]:
         "run": str(run),
         "state": state,
         "reason": run.reason if state == "failed" else "",
-        "method": config.method.name + (" stochastic" if config.method.stochastic else ""),
+        "method": config.method.title,
         "step": step,
         "steps": config.train.steps,
         "steps_per_second": speed,
