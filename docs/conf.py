@@ -1,9 +1,11 @@
 """The documentation: `make docs` builds it, tests/e2e/test_documentation.py runs its examples."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import stein
+from stein.report import page
 
 project = "stein"
 copyright = "The stein developers"
@@ -63,7 +65,14 @@ def without_fields_of_tuples(app: Any, what: str, name: str, obj: Any, skip: boo
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
+def playground(app: Any, error: Exception | None) -> None:
+    """The page that `stein watch` serves too."""
+    if error is None and app.builder.format == "html":
+        (Path(app.outdir) / "_static" / "playground.html").write_bytes(page.live("Playground", "playground"))
+
+
 def setup(app: Any) -> None:
     app.connect("source-read", files_elsewhere)
     app.connect("autodoc-process-docstring", fields, priority=400)  # before Napoleon, at 500
     app.connect("autodoc-skip-member", without_fields_of_tuples)
+    app.connect("build-finished", playground)

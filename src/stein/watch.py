@@ -78,6 +78,9 @@ def application(places: Sequence[Path]) -> Starlette:
     def front(request: Request) -> Response:
         return Response(page.live("stein watch", "watch"), headers=HEADERS, media_type="text/html")
 
+    def playground(request: Request) -> Response:
+        return Response(page.live("Playground", "playground"), headers=HEADERS, media_type="text/html")
+
     def survey(request: Request) -> Response:
         return JSONResponse(followed.survey())
 
@@ -106,6 +109,7 @@ def application(places: Sequence[Path]) -> Starlette:
 
     routes = [
         Route("/", front),
+        Route("/playground", playground),
         Route("/runs", survey),
         Route("/curves", curves),
         Route("/report", report),
