@@ -84,6 +84,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.getbasetemp().parent / "cache"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_once(cache: Path) -> None:
+    """What one worker has compiled, or has forgotten, is not compiled again."""
+    jax.config.update("jax_compilation_cache_dir", str(cache / "tests"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What `make test-long` leaves behind: every test with its outcome, and the numbers that it printed."""
     path = os.environ.get("STEIN_TEST_RESULTS")

@@ -107,6 +107,7 @@ def test_a_classifier_with_other_points_and_blur(classifier: Path, cache: Path) 
     assert not (classifier / "figures" / "corruption.png").exists()
 
 
+@pytest.mark.long
 def test_a_regression(tmp_path: Path, cache: Path) -> None:
     """With a learned sigma. Catches log sigma among the means, and targets that broadcast to a square."""
     config = runs.write_config(tmp_path)

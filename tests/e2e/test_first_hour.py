@@ -98,6 +98,7 @@ def test_a_finished_run_goes_on_as_if_it_had_been_longer_from_the_start(whole, t
     assert stein("resume", run, "--steps", 100) == 0  # and again
 
 
+@pytest.mark.long
 def test_a_total_between_two_lines_of_the_log_goes_back_to_the_grid(tmp_path):
     """Catches a continued run whose steps are never multiples of its intervals: no checkpoint, no evaluation."""
     run = train(tmp_path, "run", 45)
@@ -190,6 +191,7 @@ def test_more_steps_do_not_wake_a_run_that_stopped_early(tmp_path, capsys):
     assert "train.early_stop = 1 ended the run at step 40, and would again" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_schedule_of_the_old_total_is_told(tmp_path, capsys):
     options = ["--set", "optimiser.schedule=cosine", "annealing.name=linear"]
     run = train(tmp_path, "run", 40, *options)

@@ -90,6 +90,7 @@ def test_what_has_ended_is_not_trained_again_and_what_was_killed_goes_on(spec: P
     assert steps == [10, 20, 30, 40]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [

@@ -99,6 +99,7 @@ def test_bad_data_leaves_no_run_behind(config: Path, tmp_path: Path, cache: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_a_full_disk_ends_the_run_and_harms_nothing(config: Path, tmp_path: Path, cache: Path) -> None:
     """R13. Catches a checkpoint deleted to make room, a torn one left visible, a torn line in the log, or silence."""

@@ -68,7 +68,7 @@ def rbf(h):
     return kernels.rbf(h)
 
 
-@pytest.mark.parametrize(("jitter", "replicas"), [(None, 3000), (0.3, 2300)])
+@pytest.mark.parametrize(("jitter", "replicas"), [pytest.param(None, 3000, marks=pytest.mark.long), (0.3, 2300)])
 def test_w_svgd_with_cholesky_noise_leaves_the_normal_alone(jitter, replicas):
     """Catches sqrt(2) dropped from the noise (E w^2 0.86), 1/n missing in the drift (0.78), an element-wise root
     (1.63), the repulsion's sign (0.25), a noise key that never changes; and, at jitter 0.3, a jitter in the noise that

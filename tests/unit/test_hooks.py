@@ -261,6 +261,7 @@ def test_a_tracker_that_is_not_installed_says_what_to_install(monkeypatch):
 # -- R23: leaks ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_two_thousand_steps_leak_nothing(tmp_path):
     """Catches a list that grows, a file that stays open, a thread that stays, a chunk that is compiled again."""
     page = os.sysconf("SC_PAGE_SIZE")
