@@ -1,7 +1,9 @@
 """Pages in a real browser: nothing is complained about, nothing is asked for, everything that moves works."""
 
+import contextlib
 import csv
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -258,3 +260,54 @@ def test_light_and_dark_and_on_paper(browser: Any, several: Path) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
     opened.close()
+
+
+@pytest.mark.long
+def test_watch_while_a_run_is_killed_and_resumed(browser: Any, tmp_path: Path, cache: Path) -> None:
+    """The command, a run that trains, kill -9, resume, in one open page. Catches a page that stays behind, that
+    complains, or that asks anybody else."""
+    from playwright.sync_api import expect
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    out = tmp_path / "runs" / "one"
+    out.parent.mkdir()
+    long = ["train", runs.write_config(tmp_path), "--out", out, "--quiet", "--set", "train.steps=80000"]
+    processes = [runs.start(long, cache)]
+    runs.wait_for(out / "metrics.jsonl", processes[0])
+    try:
+        processes.append(runs.start(["watch", out.parent, "--port", port], cache))
+        address = f"http://127.0.0.1:{port}/"
+        shown = browser.new_page()
+        complaints: list[str] = []
+        asked: list[str] = []
+        shown.on("console", lambda message: complaints.append(message.text))
+        shown.on("pageerror", lambda error: complaints.append(str(error)))
+        shown.on("request", lambda request: asked.append(request.url))
+        for _ in range(200):
+            with contextlib.suppress(Exception):
+                shown.goto(address)
+                break
+            shown.wait_for_timeout(100)
+        complaints.clear()  # of the time before there was a server
+        state, patience = shown.locator("#runs tbody td").first, {"timeout": 60_000}
+        expect(state).to_have_text("running", **patience)
+        shown.click("#runs tbody button")
+        expect(shown.locator("#curves figure").first).to_be_visible(**patience)
+        processes[0].kill()
+        expect(state).to_have_text("interrupted", **patience)
+        processes.append(runs.start(["resume", out, "--quiet"], cache))
+        expect(state).to_have_text("running", **patience)
+        expect(state).to_have_text("finished", timeout=300_000)
+        shown.click("#runs tbody a")
+        expect(shown.locator("h1")).to_have_text("one", **patience)
+        shown.goto(address + "playground")
+        shown.click("#run")
+        expect(shown.locator("#numbers")).to_contain_text("Step 5", **patience)
+        assert complaints == []
+        assert [url for url in asked if not url.startswith((address, "data:"))] == []
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
