@@ -334,5 +334,6 @@ const playground = (() => {
   find("run").addEventListener("click", () => toggle(!running));
   find("one").addEventListener("click", () => { toggle(false); move(1); draw(); });
   find("again").addEventListener("click", restart);
+  document.querySelector("header").hidden = window.self !== window.top;  // the page around it has a heading
   fitting(); labels(); backdrop(); restart(); requestAnimationFrame(frame);
 })();
