@@ -48,7 +48,7 @@ def collect(
 def to_arviz(samples: Samples) -> Any:
     """An ArviZ ``InferenceData`` whose chains are the particles that are alive at the end.
 
-    It has one variable per leaf of the weights, named by its path. Needs the extra ``stein[arviz]``.
+    It has one variable per leaf of the weights, named by its path. Needs the extra ``arviz``.
     """
     arviz = _arviz("to_arviz")
     alive = np.asarray(samples.alive[-1])
@@ -65,7 +65,7 @@ def diagnose_functions(functions: Float[np.ndarray, "chains draws points"]) -> d
 
     It is for functions, not weights, because many weights give the same function. R-hat near 1 and hundreds of
     effective draws mean that the chains agree; they cannot show that all chains missed the same mode. Needs
-    ``stein[arviz]``.
+    ``arviz``.
 
     Reference: Vehtari et al. (2021), "Rank-normalization, folding, and localization".
     """
@@ -82,5 +82,5 @@ def _arviz(user: str) -> Any:
     try:
         import arviz
     except ImportError as error:
-        raise ImportError(f"{user} needs ArviZ: pip install 'stein[arviz]'") from error
+        raise ImportError(f"{user} needs ArviZ: pip install '.[arviz]' in the checkout") from error
     return arviz

@@ -336,7 +336,9 @@ def test_sentences_follow_the_numbers() -> None:
     assert summary._against(worse, Score("deep ensemble, 3 members", errors, 1.0)) == (
         "The ensemble is worse than the deep ensemble (its error is 100% higher)."
     )
-    missing = Score("gradient boosting (x)", np.empty(0), np.nan, "needs scikit-learn: pip install 'stein[sklearn]'")
+    missing = Score(
+        "gradient boosting (x)", np.empty(0), np.nan, "needs scikit-learn: pip install '.[sklearn]' in the checkout"
+    )
     assert "is not compared: needs scikit-learn" in summary._against(own, missing)
     rare = Score("always the mean", errors + 1e3 * (np.arange(100) == 5) + 0.5, 1.0)  # one large square hides nothing
     assert summary._against(own, rare).startswith("The ensemble is better than predicting the mean")

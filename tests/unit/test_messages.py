@@ -384,3 +384,11 @@ def test_data_of_the_command_line_replace_those_of_the_file(tmp_path):
     assert (found.name, Path(found.file).name, found.target) == ("", "houses.csv", "price")
     with pytest.raises(configs.ConfigError, match=r"data\.file.* data\.name is given too"):
         configs.load(path, ["data.file=houses.csv", "data.target=price", "data.name=uci-yacht"])
+
+
+def test_no_advice_installs_another_package():
+    """Catches "pip install stein": on the package index the name belongs to somebody else."""
+    root = Path(__file__).parents[2]
+    files = [*root.glob("src/**/*.py"), *root.glob("docs/**/*.md"), root / "README.md"]
+    advice = "pip install 'stein", "pip install stein["
+    assert [str(file) for file in files if any(words in file.read_text() for words in advice)] == []

@@ -94,7 +94,7 @@ def serve(
         except ImportError as error:
             if (error.name or "").split(".")[0] not in ("starlette", "uvicorn"):
                 raise
-            raise ImportError("a server needs Starlette and uvicorn: pip install 'stein[serve]'") from None
+            raise ImportError("a server needs Starlette and uvicorn: pip install '.[serve]' in the checkout") from None
         from stein.runs.environment import use_compilation_cache
 
         if cache:

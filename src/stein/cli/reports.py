@@ -85,7 +85,7 @@ def watch(
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
-        raise ImportError("stein watch needs Starlette and uvicorn: pip install 'stein[watch]'") from None
+        raise ImportError("stein watch needs Starlette and uvicorn: pip install '.[watch]' in the checkout") from None
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise ValueError(f"--port = {port}: is in use; give another")

@@ -209,7 +209,7 @@ def _reproduce_uci(rows: Sequence[str], folder: pathlib.Path, workers: int) -> N
 
 def _reproduce_hmc(tasks: Sequence[str], smoke: bool, folder: pathlib.Path) -> None:
     if importlib.util.find_spec("arviz") is None:  # check now, not after the chains have run
-        raise ImportError("the diagnostics of the chains need ArviZ: pip install 'stein[arviz]'")
+        raise ImportError("the diagnostics of the chains need ArviZ: pip install '.[arviz]' in the checkout")
     os.environ["JAX_ENABLE_X64"] = "1"
     with terminal.status("Importing JAX"), _studies():
         from stein.paper import reference, toys

@@ -132,7 +132,7 @@ def _arrow(path: Path) -> Source:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ImportError(f"{path}: Parquet and Arrow need pyarrow: pip install 'stein[parquet]'") from None
+        raise ImportError(f"{path}: Parquet and Arrow need pyarrow: pip install '.[parquet]' in the checkout") from None
     parquet = path.suffix.lower() == ".parquet"
     with readable(path, Exception):  # Arrow may raise any error
         opened = pyarrow.parquet.ParquetFile(path) if parquet else pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))

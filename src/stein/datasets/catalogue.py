@@ -23,7 +23,11 @@ def found(dataset: Dataset, data_dir: Path | None) -> dict[File, Path]:
 def state(dataset: Dataset, data_dir: Path | None) -> str:
     """Where a data set is, in words."""
     if not dataset.files:
-        return "in scikit-learn" if importlib.util.find_spec("sklearn") else "not here: pip install 'stein[sklearn]'"
+        return (
+            "in scikit-learn"
+            if importlib.util.find_spec("sklearn")
+            else "not here: pip install '.[sklearn]' in the checkout"
+        )
     here = found(dataset, data_dir)
     if not here:
         return "not here"

@@ -114,7 +114,7 @@ def _digits(name: str, part: str, paths: Paths) -> Images:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise ImportError("digits come with scikit-learn: pip install 'stein[sklearn]'") from None
+        raise ImportError("digits come with scikit-learn: pip install '.[sklearn]' in the checkout") from None
     digits = load_digits()
     rows = slice(None, 1437) if part == "train" else slice(1437, None)
     return Images(digits.images[rows, ..., None].astype(np.uint8), digits.target[rows].astype(np.int32), name, top=16)

@@ -126,13 +126,13 @@ def tag(name: str) -> str:
 def mlflow(uri: str, name: str, parameters: Mapping[str, Any] | None = None) -> Iterator[Hook]:
     """Sends every metric to an MLflow tracking server or directory; an existing run of this ``name`` is continued.
 
-    Needs the extra ``stein[mlflow]``.
+    Needs the extra ``mlflow``.
     """
     try:
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
     except ImportError as error:
-        raise ImportError("tracking with MLflow needs: pip install 'stein[mlflow]'") from error
+        raise ImportError("tracking with MLflow needs: pip install '.[mlflow]' in the checkout") from error
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("stein")
     identity = experiment.experiment_id if experiment else client.create_experiment("stein")
@@ -160,12 +160,12 @@ def wandb(project: str, name: str, parameters: Mapping[str, Any] | None = None) 
 
     ``WANDB_MODE=offline`` writes files only.
 
-    Needs the extra ``stein[wandb]``.
+    Needs the extra ``wandb``.
     """
     try:
         import wandb as client
     except ImportError as error:
-        raise ImportError("tracking with Weights & Biases needs: pip install 'stein[wandb]'") from error
+        raise ImportError("tracking with Weights & Biases needs: pip install '.[wandb]' in the checkout") from error
     with client.init(project=project, id=name, name=name, resume="allow", config=dict(parameters or {})) as run:
         yield lambda moment: run.log(_scalars(moment.metrics), step=moment.step)
 

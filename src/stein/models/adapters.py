@@ -14,7 +14,7 @@ from stein.types import Key, Model, Weights
 
 _STATISTICS = "running statistics that an ensemble of particles cannot share; use GroupNorm or LayerNorm"
 _NOISE = "its noise is not part of the posterior; remove it or switch it off with"
-_NO_FLAX = "this adapter needs flax, which is not installed: pip install 'stein[flax]'"
+_NO_FLAX = "this adapter needs flax, which is not installed: pip install '.[flax]' in the checkout"
 
 
 def from_function(init: Callable[[Key], Any], apply: Callable[[Any, Array], Array]) -> Model:

@@ -105,7 +105,7 @@ def gradient_boosting(loaded: Loaded, y: np.ndarray, seed: int) -> Score:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
     except ImportError:
-        return Score(name, np.empty(0), np.nan, "needs scikit-learn: pip install 'stein[sklearn]'")
+        return Score(name, np.empty(0), np.nan, "needs scikit-learn: pip install '.[sklearn]' in the checkout")
     assert loaded.test is not None  # noqa: S101
     assert loaded.validation is not None  # noqa: S101
     known, checked = (loaded.raw_targets(part.y) for part in (loaded.train, loaded.validation))

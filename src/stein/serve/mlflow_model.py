@@ -31,7 +31,9 @@ def export(finished: Exported, folder: Path, coverage: float, warn: Say = print)
         try:
             import mlflow.pyfunc
         except ImportError:
-            raise ImportError("an MLflow model needs MLflow and pandas: pip install 'stein[mlflow,export]'") from None
+            raise ImportError(
+                "an MLflow model needs MLflow and pandas: pip install '.[mlflow,export]' in the checkout"
+            ) from None
         made = Path(scratch) / "program"
         program.export(finished, made, coverage, warn)
         mlflow.pyfunc.save_model(

@@ -63,7 +63,7 @@ def _serialized(work: Program, shape: tuple[int, ...]) -> bytes:
     try:
         return bytes(exported.serialize())
     except ImportError:
-        raise ImportError("an export needs flatbuffers: pip install 'stein[export]'") from None
+        raise ImportError("an export needs flatbuffers: pip install '.[export]' in the checkout") from None
 
 
 def row_shape(finished: Exported) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ try:
     import sklearn as _sklearn  # noqa: F401
 except ImportError:
     raise ImportError(
-        "stein.sklearn needs scikit-learn, which is not installed: pip install 'stein[sklearn]'"
+        "stein.sklearn needs scikit-learn, which is not installed: pip install '.[sklearn]' in the checkout"
     ) from None
 
 from stein.sklearn.classifier import SteinClassifier
