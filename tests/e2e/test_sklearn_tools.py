@@ -69,7 +69,7 @@ def test_two_processes_at_once(tmp_path, cache):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["de", "w-svgd", "h-svgd"])
+@pytest.mark.parametrize("method", ["de", "fw-svgd", "h-svgd"])
 @pytest.mark.parametrize("kind", [SteinRegressor, SteinClassifier])
 def test_every_check_of_scikit_learn(kind, method):
     """All but the weights in minibatches (tests/unit/test_sklearn_checks.py)."""
