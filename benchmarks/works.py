@@ -27,22 +27,24 @@ class Work(NamedTuple):
     words: str
     model: Model
     target: targets.Target
-    batches: data.Batches
+    batches: data.Batches | data.Stream
     members: int
 
 
 class Steps:
     """Steps of the training loop, compiled once, each from where the last one ended: a side of a comparison."""
 
-    def __init__(self, algorithm: Algorithm, work: Work, steps: int, start: Particles | None = None):
-        self._algorithm, self._batches, self._steps = algorithm, work.batches, steps
+    def __init__(
+        self, algorithm: Algorithm, work: Work, steps: int, start: Particles | None = None, chunk: int | None = None
+    ):
+        self._algorithm, self._batches, self._steps, self._chunk = algorithm, work.batches, steps, chunk or steps
         self.state = train.begin(algorithm, jax.random.key(0), work.members, start)
         first, second = self(), self()
         self.compile_seconds = max(0.0, (first - second) * steps)
 
     def __call__(self) -> float:
         began = time.perf_counter()
-        moved = train.run(self._algorithm, self.state, self._batches, self._steps, chunk=self._steps)
+        moved = train.run(self._algorithm, self.state, self._batches, self._steps, chunk=self._chunk)
         self.state, _ = jax.block_until_ready(moved)
         return (time.perf_counter() - began) / self._steps
 
