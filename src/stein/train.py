@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
@@ -241,7 +241,7 @@ def _blocks(chunks: Chunks, most: int) -> Chunks:
         yield from ((step + i, min(size, length - i)) for i in range(0, length, size))
 
 
-def _ahead(read: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+def _ahead(read: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Any, None, None]:
     """``read`` of every item; the next one is read in a thread while this one is used. Errors come at their turn."""
     with ThreadPoolExecutor(1, "stein-stream") as pool:
         waiting: deque[Future] = deque()
@@ -258,7 +258,8 @@ def as_batch(given: Any) -> Batch:
     return given if isinstance(given, Batch) else Batch(*map(jnp.asarray, _pair(given)))
 
 
-def _pair(given: Any) -> list[np.ndarray]:
+def _pair(given: Any) -> list[Any]:
+    """Inputs and targets in NumPy."""
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise ValueError(
             f"a batch is of type {type(given).__name__}: must be a types.Batch or a pair "

@@ -104,11 +104,11 @@ def copy(finished: Path, folder: Path) -> Path:
 def test_a_run_knows_the_whole_stream(finished: Path) -> None:
     """Catches a likelihood that counts the first rows only, scales of other rows, and parts that overlap."""
     with safetensors.safe_open(finished / "run" / "ensemble.safetensors", "np") as opened:
-        about = json.loads(opened.metadata()["about"]) if "about" in opened.metadata() else None
+        about = json.loads(opened.metadata()["stein"])
     facts = json.loads((finished / "run" / "data.json").read_text())
     trained = ROWS - 2 * TEST
     assert facts["split"] == {"train": trained, "validation": TEST, "test": TEST}
-    assert about is None or about["rows"] == trained
+    assert about["rows"] == trained
     head = np.load(finished / "x.npy")[:200].astype(float)
     np.testing.assert_allclose(facts["standardiser"]["mean"], head.mean(axis=0), rtol=1e-6)
     assert [file["name"] for file in facts["stream"]["files"]] == ["x.npy", "y.npy"]

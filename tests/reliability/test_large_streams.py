@@ -11,7 +11,7 @@ import pytest
 import runs
 
 COLUMNS, ROWS, ROWS_A_BLOCK = 128, 3_000_000, 50_000  # 1.54 GB in float32
-MOST = 900_000_000
+MOST = 700_000_000
 CONFIG = """
 [data]
 stream = true

@@ -273,7 +273,8 @@ def _stream(config: Config, before: Mapping[str, Any], changed: Callable[[str], 
     rows = first_test - (held_out if config.validation_fraction else 0)
     if rows < 2:
         raise ValueError(f"{path}: has {total} rows; with data.test_rows = {held_out} too few are left to train on")
-    if before and changed is not None and (difference := record.stream_difference(before["stream"], source.identity)):
+    difference = record.stream_difference(before.get("stream", {}), source.identity) if before else ""
+    if difference and changed is not None:
         changed(f"{path}: {difference}")
     head = min(section.head_rows, rows)
     x, y = source.take(np.concatenate([np.arange(head), np.arange(rows, total)]))
@@ -291,8 +292,10 @@ def _stream(config: Config, before: Mapping[str, Any], changed: Callable[[str], 
     if isinstance(source, data.ParquetRows):
         inputs = tuple(source.columns)
         columns = dict(zip(inputs, train.x.astype(np.float64).T, strict=True))
-        recipe = msgspec.convert(before["recipe"], Recipe) if before.get("recipe") else learn(columns, source.columns)
-        facts["recipe"] = dataclasses.asdict(recipe)
+        if len(inputs) <= tables.MOST_COLUMNS:
+            known = before.get("recipe")
+            recipe = msgspec.convert(known, Recipe) if known else learn(columns, source.columns)
+            facts["recipe"] = dataclasses.asdict(recipe)
     return tables.Read((train, validation, test), kind, inputs, target, (), facts, recipe, None, source, rows)
 
 
