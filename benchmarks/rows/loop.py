@@ -50,7 +50,7 @@ def overhead(steps: int = 1000) -> list[dict]:
 def stream() -> list[dict]:
     """A step with batches from memory-mapped files, read ahead by a thread, over one with batches from memory."""
     rows = []
-    for name, work, steps in (("curve", work_t(), 2000), ("images", work_m(), 30)):
+    for name, work, steps in (("curve", work_t(), 500), ("images", work_m(), 20)):
         with tempfile.TemporaryDirectory() as folder:
             for part in "xy":
                 np.save(f"{folder}/{part}.npy", np.asarray(getattr(work.batches, part)))

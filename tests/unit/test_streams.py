@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 from scipy import stats
 
-from stein import data, hooks, likelihoods, models, priors, targets, train
+from stein import data, likelihoods, models, priors, targets, train
 from stein.data import streams
 from stein.ensembles import build
 
@@ -205,15 +205,6 @@ def test_an_error_of_the_thread_comes_at_its_step(tmp_path: Path) -> None:
     assert other.asked <= 4
 
 
-def test_diagnostics_take_a_stream(tmp_path: Path) -> None:
-    """Catches a hook that knows data in memory only."""
-    stream, train_it = data.Stream(pair(tmp_path), size=8), algorithm()
-    state, seen = train.begin(train_it, jax.random.key(0), 3), {}
-    called = [hooks.diagnostics(train_it, stream, lambda warning: None), lambda moment: seen.update(moment.metrics)]
-    train.run(train_it, state, stream, 2, hooks=called)
-    assert "bandwidth" in " ".join(seen)
-
-
 # -- Grain ------------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +223,7 @@ def test_grain_gives_the_same_batch_at_a_step_whatever_was_read_before() -> None
     assert first.identity == {"name": "rows", "version": "1"}
 
 
+@pytest.mark.long
 def test_grain_trains_and_goes_on() -> None:
     """Catches elements that the loop does not take, and a resumed run that differs."""
     train_it = algorithm(10)
