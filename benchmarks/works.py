@@ -69,9 +69,9 @@ def work_m(members: int = 50, subset: int | None = None) -> Work:
     return Work(words, model, target, data.Batches(x, y, 256, jax.random.key(1)), members)
 
 
-def work_t(members: int = 50) -> Work:
-    """T: 1-D regression, 1-50-50-1, batches of 64."""
-    x, y = data.regression_1d()
+def work_t(members: int = 50, rows: int | None = None) -> Work:
+    """T: 1-D regression, 1-50-50-1, batches of 64. ``rows``: as many, the same again and again."""
+    x, y = (np.resize(values, (rows or len(values), *values.shape[1:])) for values in data.regression_1d())
     model = models.mlp([1, 50, 50, 1])
     target = targets.posterior(model, likelihoods.gaussian(1.0), priors.normal(), len(x))
     words = f"1-50-50-1, n = {members}, B = 64"
