@@ -45,6 +45,7 @@ MEASUREMENTS = {
     "P12": prediction.images,
     "P13": commands.start_up,
     "P14": serving.load,
+    "P15": loop.stream,
     "convolutions": lambda: [*convolution.own_network(), *convolution.turns()],
 }
 

@@ -27,22 +27,24 @@ class Work(NamedTuple):
     words: str
     model: Model
     target: targets.Target
-    batches: data.Batches
+    batches: data.Batches | data.Stream
     members: int
 
 
 class Steps:
     """Steps of the training loop, compiled once, each from where the last one ended: a side of a comparison."""
 
-    def __init__(self, algorithm: Algorithm, work: Work, steps: int, start: Particles | None = None):
-        self._algorithm, self._batches, self._steps = algorithm, work.batches, steps
+    def __init__(
+        self, algorithm: Algorithm, work: Work, steps: int, start: Particles | None = None, chunk: int | None = None
+    ):
+        self._algorithm, self._batches, self._steps, self._chunk = algorithm, work.batches, steps, chunk or steps
         self.state = train.begin(algorithm, jax.random.key(0), work.members, start)
         first, second = self(), self()
         self.compile_seconds = max(0.0, (first - second) * steps)
 
     def __call__(self) -> float:
         began = time.perf_counter()
-        moved = train.run(self._algorithm, self.state, self._batches, self._steps, chunk=self._steps)
+        moved = train.run(self._algorithm, self.state, self._batches, self._steps, chunk=self._chunk)
         self.state, _ = jax.block_until_ready(moved)
         return (time.perf_counter() - began) / self._steps
 
@@ -67,9 +69,9 @@ def work_m(members: int = 50, subset: int | None = None) -> Work:
     return Work(words, model, target, data.Batches(x, y, 256, jax.random.key(1)), members)
 
 
-def work_t(members: int = 50) -> Work:
-    """T: 1-D regression, 1-50-50-1, batches of 64."""
-    x, y = data.regression_1d()
+def work_t(members: int = 50, rows: int | None = None) -> Work:
+    """T: 1-D regression, 1-50-50-1, batches of 64. ``rows``: as many, the same again and again."""
+    x, y = (np.resize(values, (rows or len(values), *values.shape[1:])) for values in data.regression_1d())
     model = models.mlp([1, 50, 50, 1])
     target = targets.posterior(model, likelihoods.gaussian(1.0), priors.normal(), len(x))
     words = f"1-50-50-1, n = {members}, B = 64"

@@ -51,6 +51,13 @@ state = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 3))
 """,
     "docs/findings.md": NETWORK,
     "docs/runs.md": NETWORK + 'import pandas\nnew_houses = pandas.read_csv("examples/new_houses.csv")\n',
+    "docs/scale.md": NETWORK
+    + """
+import pyarrow, pyarrow.parquet
+np.save("x.npy", x), np.save("y.npy", y)
+pyarrow.parquet.write_table(pyarrow.table({"x": x[:, 0], "price": np.ravel(y)}), "houses.parquet")
+rows = list(zip(x.astype(np.float32), y.astype(np.float32)))
+""",
     "docs/tables.md": 'import pandas, stein\ntable = pandas.read_csv("examples/new_houses.csv")\n',
     "docs/tutorial/unusual.md": 'import shutil\nshutil.copy("examples/new_houses.csv", "far.csv")\n',
 }

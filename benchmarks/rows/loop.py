@@ -1,13 +1,14 @@
-"""P8: what the training loop adds to its steps."""
+"""P8: what the training loop adds to its steps. P15: what it adds where the data stay in files."""
 
 import tempfile
 from functools import partial
 
 import jax
+import numpy as np
 from harness import clocked, paired
-from works import work_t
+from works import ROWS, Steps, method, work_m, work_t
 
-from stein import evaluate, hooks, likelihoods, predict, train
+from stein import data, evaluate, hooks, likelihoods, predict, train
 from stein.ensembles import build
 
 
@@ -44,3 +45,26 @@ def overhead(steps: int = 1000) -> list[dict]:
         size = f"w-svgd, {work.words}, {steps} steps with 10 log lines, an evaluation and a checkpoint"
         loop, scan = (clocked(partial(goes_on, work), steps) for work in (whole, bare))
         return [paired("P8 training loop / bare scan", size, loop, scan, 1.05, unit="seconds per step")]
+
+
+def stream() -> list[dict]:
+    """A step with batches from memory-mapped files, read ahead by a thread, over one with batches from memory.
+
+    Of 10,000 rows: an epoch is longer than a chunk, as it is wherever data do not fit in memory.
+    """
+    rows = []
+    for name, work, steps in (("curve", work_t(rows=ROWS), 500), ("images", work_m(), 20)):
+        with tempfile.TemporaryDirectory() as folder:
+            for part in "xy":
+                np.save(f"{folder}/{part}.npy", np.asarray(getattr(work.batches, part)))
+            files = data.MemoryMapped(f"{folder}/x.npy", f"{folder}/y.npy")
+            algorithm = method("w-svgd", work)
+            ours, theirs = (
+                Steps(algorithm, work._replace(batches=batches), steps, chunk=steps // 10)
+                for batches in (data.Stream(files, work.batches.size, seed=1), work.batches)
+            )
+            size = f"w-svgd, {work.words}, chunks of {steps // 10} steps"
+            rows.append(
+                paired(f"P15 {name} from files / from memory", size, ours, theirs, 1.1, unit="seconds per step")
+            )
+    return rows

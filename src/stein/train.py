@@ -1,7 +1,10 @@
 """The training loop: jitted chunks of steps, with hooks between them."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,6 +21,10 @@ from stein.types import Batch, Key
 
 class ParticlesDiedError(RuntimeError):
     """Too many particles are not finite; the message names the step and the particles."""
+
+
+MOST_BYTES = 2**25
+"""Size of a block of batches that is read from a stream at once, unless one batch is larger; three are in memory."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -78,13 +85,15 @@ def run(
 
             - :class:`stein.data.Batches`: in memory, shuffled; the batch depends on the step alone, so that a run that
               continues from a saved state sees the same batches as an uninterrupted one;
+            - a stream: anything with ``batch_at(step)``, such as :class:`stein.data.Stream`: the same holds. It is
+              read ahead in a thread;
             - a function of the step that returns a :class:`stein.types.Batch` or a pair ``(x, y)``: the same holds;
             - an iterable of these, such as a list or a loader, which is restarted when it ends. A continued run
               always starts it from the beginning;
             - ``None`` for a target without data (:func:`stein.density`).
 
         chunk: steps between two calls of the hooks, or a function from a chunk's first step to its length. Steps
-            of :class:`stein.data.Batches` are compiled into one loop.
+            of :class:`stein.data.Batches` and of streams are compiled into one loop.
         hooks: called between chunks, in order: progress, logs, checkpoints, evaluation (see :mod:`stein.hooks`).
         min_alive: stop with :class:`ParticlesDiedError` when a smaller fraction of the particles is finite.
         history: return the infos of the whole run, thinned to at most this many steps: every k-th step from the first,
@@ -103,25 +112,36 @@ def run(
         raise ValueError(f"min_alive = {min_alive}: must be between 0 and 1")
     if history is not None:
         inputs.whole(1, history=history)
-    advance = _advancer(algorithm, batches)
     hooks = tuple(hooks)
-    start = step = int(state.step)
+    start = int(state.step)
     last_step, every = start + steps, math.ceil(steps / (history or steps))
     kept: list[Info] = []
     try:
-        while step < last_step:
-            length = min(chunk(step) if callable(chunk) else chunk, last_step - step)
-            advanced, info = advance(state, step, length)
-            _check_alive(algorithm, advanced, info, step, min_alive)
-            if history is not None:
-                first = -(step - start) % every  # first step of the chunk that is kept
-                kept.append(jax.device_get(jax.tree.map(lambda values, first=first: values[first::every], info)))
-            state, step = advanced, step + length
-            if _call(hooks, Moment(state, info, step, last_step, _summary(info))):
-                break
+        with ExitStack() as stack:
+            advance = _advancer(algorithm, batches, partial(_chunks, chunk, start, last_step), stack)
+            for step, length in _chunks(chunk, start, last_step):
+                advanced, info = advance(state, step, length)
+                _check_alive(algorithm, advanced, info, step, min_alive)
+                if history is not None:
+                    first = -(step - start) % every  # first step of the chunk that is kept
+                    kept.append(jax.device_get(jax.tree.map(lambda values, first=first: values[first::every], info)))
+                state = advanced
+                if _call(hooks, Moment(state, info, step + length, last_step, _summary(info))):
+                    break
     except KeyboardInterrupt:
         raise Interrupted(state) from None
     return state, info if history is None else jax.tree.map(lambda *parts: np.concatenate(parts), *kept)
+
+
+Chunks = Iterator[tuple[int, int]]
+"""The first step and the length of every chunk."""
+
+
+def _chunks(chunk: int | Callable[[int], int], step: int, last_step: int) -> Chunks:
+    while step < last_step:
+        length = min(chunk(step) if callable(chunk) else chunk, last_step - step)
+        yield step, length
+        step += length
 
 
 def _call(hooks: Sequence[Hook], moment: Moment) -> bool:
@@ -136,17 +156,39 @@ def _call(hooks: Sequence[Hook], moment: Moment) -> bool:
     return ends
 
 
-def _advancer(algorithm: Algorithm, batches: Any) -> Callable[[State, int, int], tuple[State, Info]]:
-    """A function of a state, its step and the number of steps to take, for any kind of data."""
+def _advancer(
+    algorithm: Algorithm, batches: Any, chunks: Callable[[], Chunks], stack: ExitStack
+) -> Callable[[State, int, int], tuple[State, Info]]:
+    """A function of a state, its step and the number of steps to take, for any kind of data.
+
+    Args:
+        chunks: what it will be called for, so that streams can be read ahead.
+        stack: ends what was begun for it.
+    """
     if batches is None or isinstance(batches, Batches):
         if batches is not None:
             algorithm.target.check(batches.x, batches.y)
 
         def scan(state: State, step: int, length: int) -> tuple[State, Info]:
-            rows = None if batches is None else batches.indices(batches.cursor(step), length)
-            return _advance(algorithm.step, state, batches, rows, length)
+            return _advance(algorithm.step, state, *operands(batches, step, length), length)
 
         return scan
+    if hasattr(batches, "batch_at"):
+        first = as_batch(batches.batch_at(next(chunks())[0]))
+        algorithm.target.check(first.x, first.y, whole=False)
+        most = max(1, MOST_BYTES // sum(leaf.nbytes for leaf in jax.tree.leaves(first)))
+        blocks = stack.enter_context(closing(_ahead(partial(_read, batches), _blocks(chunks(), most))))
+
+        def stream(state: State, step: int, length: int) -> tuple[State, Info]:
+            infos = []
+            while length:
+                block = next(blocks)
+                state, info = _advance(algorithm.step, state, None, block, len(block.x))
+                infos.append(info)
+                length -= len(block.x)
+            return state, jax.tree.map(lambda *values: jnp.concatenate(values), *infos)
+
+        return stream
     batch_at = batches if callable(batches) else _following(batches)
     checked = False
 
@@ -165,25 +207,73 @@ def _advancer(algorithm: Algorithm, batches: Any) -> Callable[[State, int, int],
     return one_by_one
 
 
+def operands(batches: Any, step: int, length: int) -> tuple[Batches | None, Any]:
+    """The data of some steps as the compiled loop takes them: all data and row numbers, or the batches themselves."""
+    if batches is None or isinstance(batches, Batches):
+        return batches, None if batches is None else batches.indices(batches.cursor(step), length)
+    return None, _read(batches, (step, length))
+
+
+def _read(stream: Any, block: tuple[int, int]) -> Batch:
+    """The batches of some steps of a stream, which are the first axis.
+
+    NumPy only: this runs in a thread, and threads do not inherit jax's precision.
+    """
+    step, steps = block
+    if hasattr(stream, "batches_at"):
+        return Batch(*stream.batches_at(step, steps))
+    found = [stream.batch_at(step + i) for i in range(steps)]
+    found = [batch if isinstance(batch, Batch) else Batch(*_pair(batch)) for batch in found]
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(batch)] for batch in found]
+    for i, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise ValueError(
+                f"the batch of step {step + i} has shapes {shape}, that of step {step} {shapes[0]}: must be equal; "
+                "leave out a smaller last batch, or repeat the data before they are batched"
+            )
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+
+def _blocks(chunks: Chunks, most: int) -> Chunks:
+    """Chunks cut into blocks of at most ``most`` steps, as equal as possible: every length is a program of its own."""
+    for step, length in chunks:
+        size = math.ceil(length / math.ceil(length / most))
+        yield from ((step + i, min(size, length - i)) for i in range(0, length, size))
+
+
+def _ahead(read: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Any, None, None]:
+    """``read`` of every item; the next one is read in a thread while this one is used. Errors come at their turn."""
+    with ThreadPoolExecutor(1, "stein-stream") as pool:
+        waiting: deque[Future] = deque()
+        for item in items:
+            waiting.append(pool.submit(read, item))
+            if len(waiting) > 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
 def as_batch(given: Any) -> Batch:
     """A batch unchanged, or made from a pair ``(x, y)`` of array-likes."""
-    if isinstance(given, Batch):
-        return given
+    return given if isinstance(given, Batch) else Batch(*map(jnp.asarray, _pair(given)))
+
+
+def _pair(given: Any) -> list[Any]:
+    """Inputs and targets in NumPy."""
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise ValueError(
             f"a batch is of type {type(given).__name__}: must be a types.Batch or a pair "
             "(x, y); data.Batches(x, y) makes batches from arrays"
         )
-    x, y = (jnp.asarray(inputs.array(name, values)) for name, values in zip("xy", given, strict=True))
-    return Batch(x, y)
+    return [inputs.array(name, values) for name, values in zip("xy", given, strict=True)]
 
 
 def _following(batches: Any) -> Callable[[int], Any]:
     """The next batch at every call; restarts the iterable when it ends, if possible."""
     if not isinstance(batches, Iterable):
         raise ValueError(
-            f"batches is of type {type(batches).__name__}: must be data.Batches(x, y), an iterable of batches, a "
-            "function of the step, or None"
+            f"batches is of type {type(batches).__name__}: must be data.Batches(x, y), a stream with batch_at(step), "
+            "an iterable of batches, a function of the step, or None"
         )
     iterator = iter(batches)
 
@@ -198,8 +288,8 @@ def _following(batches: Any) -> Callable[[int], Any]:
     return following
 
 
-def compiled(algorithm: Algorithm, state: State, batches: Batches, rows: Any) -> Any:
-    """The program that :func:`run` uses for the steps of ``rows`` (:meth:`stein.data.Batches.indices`).
+def compiled(algorithm: Algorithm, state: State, batches: Batches | None, rows: Any) -> Any:
+    """The program that :func:`run` uses for the steps of ``rows`` (both as :func:`operands` returns them).
 
     ``program(state, batches, rows)`` runs it, ``program.memory_analysis()`` and ``program.cost_analysis()`` are
     XLA's own account of it. Shapes are enough for ``state``: nothing is allocated.
@@ -218,7 +308,7 @@ def _advance(step: Callable, state: State, batches: Batches | None, rows: Any, l
     """``length`` steps in one scan; compiled once per algorithm, data shapes and length."""
 
     def one(state: State, rows: Any) -> tuple[State, Info]:
-        return step(state, None if batches is None else batches.take(rows))
+        return step(state, rows if batches is None else batches.take(rows))
 
     return jax.lax.scan(one, state, rows, length=length)
 

@@ -1,10 +1,11 @@
-"""Data in memory: users' files, toy sets, corruptions and minibatches."""
+"""Users' files, in memory or as streams; toy sets, corruptions and minibatches."""
 
 from typing import TYPE_CHECKING, Any
 
 from stein.data.arrays import Arrays, Standardiser, Unskewing, held_out, split, standardiser
 from stein.data.corruptions import gaussian_blur
 from stein.data.files import load_arrays, load_inputs, load_pair
+from stein.data.streams import GrainBatches, MemoryMapped, ParquetRows, Stream
 from stein.data.toy import classification_2d, far_from_the_ring, regression_1d
 
 if TYPE_CHECKING:
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Arrays",
     "Batches",
+    "GrainBatches",
+    "MemoryMapped",
+    "ParquetRows",
     "Standardiser",
+    "Stream",
     "Unskewing",
     "classification_2d",
     "far_from_the_ring",

@@ -127,16 +127,24 @@ def _check_separator(line: str, expected: Sequence[str], path: Path) -> None:
 # -- Parquet and Arrow --------------------------------------------------------------------------------------
 
 
-def _arrow(path: Path) -> Source:
+def arrow_file(path: Path) -> Any:
+    """A Parquet or Arrow file as pyarrow opens it; nothing but its description is read."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise ImportError(f"{path}: Parquet and Arrow need pyarrow: pip install '.[parquet]' in the checkout") from None
-    parquet = path.suffix.lower() == ".parquet"
     with readable(path, Exception):  # Arrow may raise any error
-        opened = pyarrow.parquet.ParquetFile(path) if parquet else pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
-        schema = opened.schema_arrow if parquet else opened.schema
+        if path.suffix.lower() == ".parquet":
+            return pyarrow.parquet.ParquetFile(path)
+        return pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
+
+
+def _arrow(path: Path) -> Source:
+    opened, parquet = arrow_file(path), path.suffix.lower() == ".parquet"
+    import pyarrow  # is there, since the file is open
+
+    schema = opened.schema_arrow if parquet else opened.schema
     types = {field.name: str(field.type) for field in schema}
 
     def batches(wanted: Sequence[str]) -> Iterator[Any]:
@@ -161,7 +169,7 @@ def _arrow(path: Path) -> Source:
                 batch = next(remaining, None)
                 if batch is None:
                     return
-                cells = {name: _values(batch.column(i)) for i, name in enumerate(wanted)}
+                cells = {name: column_values(batch.column(i)) for i, name in enumerate(wanted)}
             where = _numbered(before)
             before += batch.num_rows
             if batch.num_rows:
@@ -174,7 +182,8 @@ def _numbered(before: int) -> Callable[[int], str]:
     return lambda row: f"row {before + row + 1}"
 
 
-def _values(column: Any) -> np.ndarray:
+def column_values(column: Any) -> np.ndarray:
+    """A column of Arrow as NumPy has it."""
     decoded = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
     return decoded.to_numpy(zero_copy_only=False)
 

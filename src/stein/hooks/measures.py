@@ -19,7 +19,7 @@ from stein.types import Batch
 
 def diagnostics(
     algorithm: Algorithm,
-    batches: Batches | Batch | Callable[[int], Any] | None,
+    batches: Any,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Hook:
     """Measures :func:`stein.ensembles.diagnose`; warns when members collapse or no longer interact.
@@ -27,7 +27,7 @@ def diagnostics(
     Each warning comes once, after ten measurements in a row or at the end of the run.
 
     Args:
-        batches: the training data, or a fixed batch if training uses an iterable.
+        batches: the training data as :func:`stein.train.run` takes them, or a fixed batch if training uses an iterable.
     """
     times: Counter[str] = Counter()
 
@@ -36,7 +36,8 @@ def diagnostics(
             cursor = None if batches is None else batches.cursor(moment.step)
             numbers = _examine(algorithm.diagnose, moment.state, batches, cursor)
         else:
-            batch = as_batch(batches(moment.step) if callable(batches) else batches)
+            given = getattr(batches, "batch_at", batches)
+            batch = as_batch(given(moment.step) if callable(given) else given)
             numbers = _examine_on(algorithm.diagnose, moment.state, batch)
         numbers = {name: float(value) for name, value in jax.device_get(numbers).items()}
         found = troubles(numbers, moment.metrics["alive"])

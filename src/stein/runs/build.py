@@ -75,7 +75,7 @@ class Parts(NamedTuple):
     model: Model
     likelihood: likelihoods.Likelihood
     algorithm: ensembles.Algorithm
-    batches: data.Batches
+    batches: data.Batches | data.Stream
     data: Loaded
 
 
@@ -100,7 +100,8 @@ def parts(
         reuse: use the objects of an earlier call with equal settings and shapes, with all that was compiled for them.
         own_priors: the scale of each member's prior is part of its weights (:func:`stein.priors.with_own_scale`).
     """
-    config = resolved(config, loaded.kind, len(loaded.train.x))
+    rows = loaded.rows
+    config = resolved(config, loaded.kind, rows)
     x, y, _ = loaded.train
     sizes.check(x, y)
     extra = _extra_points(config, loaded)
@@ -110,15 +111,17 @@ def parts(
     scale = None if loaded.units is None or isinstance(config.likelihood.sigma, str) else float(loaded.units.scale[0])
     weights = loaded.weights
     model, likelihood, algorithm = make(
-        anonymous, loaded.kind, scale, x.shape[1:], loaded.answers, len(x), weights is not None, network, extra,
+        anonymous, loaded.kind, scale, x.shape[1:], loaded.answers, rows, weights is not None, network, extra,
         own_priors,
     )  # fmt: skip
     if weights is not None:
         y = np.column_stack([y, weights]).astype(x.dtype)
-    algorithm.target.check(x, y)
+    algorithm.target.check(x, y, whole=loaded.stream is None)
     size = int(config.train.batch_size)  # no longer "auto"
-    if size > len(x):
-        raise ValueError(f"train.batch_size = {size}: the training data has {len(x)} rows; 0 uses all in every step")
+    if size > rows:
+        raise ValueError(f"train.batch_size = {size}: the training data has {rows} rows; 0 uses all in every step")
+    if loaded.stream is not None:
+        return Parts(model, likelihood, algorithm, loaded.stream(size or rows, config.train.seed), loaded)
     independent = config.method.measurement == "independent"
     batches = data.Batches(x, y, size or None, batch_key(config.train.seed), independent)
     return Parts(model, likelihood, algorithm, batches, loaded)

@@ -12,10 +12,9 @@ from stein.runs.schema import IMAGES, Config
 
 def card(config: Config, parts: Parts, numbers: dict[str, Any], alive: list[int]) -> str:
     """The text of card.md; ``numbers`` are those of the last logged step."""
-    config = resolved(config, parts.data.kind, len(parts.data.train.x))
+    config = resolved(config, parts.data.kind, parts.data.rows)
     method = rules.lookup(config.method.name)
     source = config.data.name or config.data.file or config.data.inputs
-    rows = parts.batches.num_data
     table = "\n".join(f"| {name} | {value:.6g} |" for name, value in numbers.items())
     stochastic = " with noise" if config.method.stochastic else ""
     return f"""{_front_matter(config, parts, numbers)}
@@ -24,7 +23,7 @@ def card(config: Config, parts: Parts, numbers: dict[str, Any], alive: list[int]
 | | |
 |---|---|
 | method | {method.name}{stochastic}: {method.summary} |
-| data | {source}, {rows} training points |
+| data | {source}, {parts.data.rows} training points |
 | model | {config.model.name}, likelihood {parts.likelihood.name}, prior {config.prior.name}({config.prior.scale}) |
 | training | {numbers.get("step", 0)} steps, seed {config.train.seed}, {config.train.precision} |
 | members | {config.method.particles}, of which alive: {len(alive)} |

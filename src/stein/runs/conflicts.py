@@ -16,6 +16,7 @@ FILES = (*TABLES, ".npy", ".npz")  # of unlabelled inputs
 def of(config: Config) -> Iterator[tuple[str, str]]:
     """Keys that are valid alone but not together."""
     yield from _data_conflicts(config.data)
+    yield from _of_stream(config)
     if config.model.name == "given" and config.data.name != "arrays":
         yield "model.name", "got 'given', which an estimator of stein.sklearn writes; must be mlp or resnet32"
     yield from _of_likelihood(config.likelihood)
@@ -85,6 +86,42 @@ def _data_conflicts(data: Data) -> Iterator[tuple[str, str]]:
                 yield f"data.{key}", f"is for images by name; data.name must be one of {', '.join(IMAGES)}"
     if len(set(data.classes)) != len(data.classes):
         yield "data.classes", f"got {list(data.classes)}; a class is there twice"
+
+
+def _of_stream(config: Config) -> Iterator[tuple[str, str]]:
+    data = config.data
+    given = [key for key, known in KEYS["data"].items() if getattr(data, key) != known.default]
+    if not data.stream:
+        for key in ("head_rows", "test_rows", "shuffle_rows"):
+            if key in given:
+                yield f"data.{key}", "is for streams; must be left out, or data.stream = true"
+        return
+    if not (data.inputs or data.file.lower().endswith(".parquet")):
+        yield (
+            "data.stream",
+            "must be false: only .npy pairs (data.inputs, data.targets) and .parquet files are streams",
+        )
+    for key in ("test_file", "test_fraction", "validation_fraction", "split_column", "time_column", "group_column"):
+        if key in given:
+            yield f"data.{key}", "must be left out: the last data.test_rows rows of a stream are held out"
+    for key in ("text_columns", "impute"):
+        if key in given:
+            yield f"data.{key}", "must be left out: the inputs of a stream are numbers without gaps"
+    if data.inputs and "shuffle_rows" in given:
+        yield (
+            "data.shuffle_rows",
+            "must be left out: all rows of .npy files are shuffled together",
+        )
+    if data.reading == "as-before":
+        yield "data.reading", "must be checked: stein 0.1 had no streams"
+    if config.validation_fraction and not data.test_rows:
+        yield "data.test_rows", "got 0; must be at least 1: the validation part has as many rows"
+    if config.evaluation.summary:
+        yield "evaluation.summary", "compares with models that need all rows in memory; must be false for a stream"
+    if config.train.batch_size == 0:
+        yield "train.batch_size", "got 0; must be at least 1: a stream does not fit in memory"
+    if config.method.measurement == "independent":
+        yield "method.measurement", "got 'independent'; must be batch: a stream has one batch per step"
 
 
 def _roles(data: Data, has_columns: bool) -> Iterator[tuple[str, str]]:

@@ -1,16 +1,20 @@
 """The data of a run: read, checked, split, standardised and cast, in this order. No jax here."""
 
+import dataclasses
+import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from stein import data
 from stein.data import files
 from stein.runs import images, kinds, record, tables
 from stein.runs.schema import IMAGES, Config
-from stein.tables import Recipe
+from stein.tables import Recipe, learn
 
 BUILT_IN: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
     "regression-1d": data.regression_1d,
@@ -23,7 +27,8 @@ class Loaded(NamedTuple):
 
     Regression targets are standardised by ``units`` if it is not None; ``facts`` are for data.json. ``inputs`` are the
     names of the columns; ``recipe`` says how they become inputs, and is None if they have no names of their own.
-    ``weights`` are those of the training rows, if they have any.
+    ``weights`` are those of the training rows, if they have any. ``stream`` makes batches of a size, by a seed, if the
+    training data do not fit in memory; ``train`` are then the first rows only.
     """
 
     train: data.Arrays
@@ -40,6 +45,7 @@ class Loaded(NamedTuple):
     weights: np.ndarray | None = None
     recipe: Recipe | None = None
     test_rows: tables.HeldOut | None = None
+    stream: Callable[[int, int], data.Stream] | None = None
 
     def description(self) -> dict[str, Any]:
         """What predictions need to know, without the data themselves."""
@@ -47,13 +53,18 @@ class Loaded(NamedTuple):
             "kind": self.kind,
             "shape": self.train.x.shape[1:],
             "answers": self.answers,
-            "rows": len(self.train.x),
+            "rows": self.rows,
             "inputs": self.inputs,
             "target": self.target,
             "labels": self.train.labels,
             "constant": self.constant,
             **{name: self.facts[name] for name in ("standardiser", "units", "recipe") if name in self.facts},
         }
+
+    @property
+    def rows(self) -> int:
+        """Number of training rows, in memory or not."""
+        return len(self.train.x) if self.stream is None else int(self.facts["split"]["train"])
 
     @property
     def constant(self) -> float | list[float]:
@@ -89,7 +100,8 @@ def load(
         raise ValueError(
             "data.name = 'arrays': the data were given in Python and are not kept; fit the estimator again"
         )
-    read = tables.read(config, before, changed) if config.is_table else _by_name(config, before, changed)
+    reader = _stream if config.data.stream else tables.read if config.is_table else _by_name
+    read = reader(config, before, changed)
     return prepared(config, read, before)
 
 
@@ -139,11 +151,24 @@ def prepared(
         "standardiser": record.scales(standardiser),
         "units": record.scales(units),
     }
+
+    def batch(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if read.kind == "poisson":
+            kinds.check_given(y, read.kind, read.target)
+        try:
+            y = tables.as_kind(y, read.kind, train.labels, read.target)
+        except ValueError as error:
+            raise ValueError(f"{error}; data.head_rows must include a row of each class") from None
+        return ready(data.Arrays(x, y))[:2]
+
+    stream = None
+    if read.source is not None:
+        stream = functools.partial(data.Stream, read.source, rows=read.rows, prepare=batch)
     held_out = (ready(part) if len(part.x) else None for part in (test, validation))
     test_part, validation_part = held_out
     return Loaded(
         ready(train), test_part, standardiser, validation_part, units, read.kind, classes, read.inputs, read.target,
-        read.notes, facts, weights, read.recipe, read.test_rows,
+        read.notes, facts, weights, read.recipe, read.test_rows, stream,
     )  # fmt: skip
 
 
@@ -177,11 +202,13 @@ def unlabelled(path: str, config: Config, like: Loaded) -> np.ndarray:
 def describe(loaded: Loaded) -> str:
     """Target, rows and inputs of the data, in one line."""
     parts = [part for part in (loaded.train, loaded.validation, loaded.test) if part is not None]
-    rows = " + ".join(str(len(part.x)) for part in parts) + " rows"
+    rows = " + ".join(map(str, [loaded.rows, *(len(part.x) for part in parts[1:])])) + " rows"
     if loaded.validation is not None:
         rows += " (training, validation, test)" if loaded.test is not None else " (training, validation)"
     inputs = int(np.prod(loaded.train.x.shape[1:]))
     columns = f" from {len(loaded.inputs)} columns" if len(loaded.inputs) not in (0, inputs) else ""
+    if loaded.stream is not None:
+        rows += f" (a stream; scales and classes are those of the first {len(loaded.train.x)})"
     end = f"{rows}, {inputs} input{'s' if inputs > 1 else ''}{columns}"
     if loaded.kind != "categorical":
         return f"regression on {loaded.target!r}: {end}"
@@ -213,6 +240,7 @@ def _check_classes(read: tables.Read, classes: int) -> None:
                 label = train.labels[c] if train.labels else str(c)
                 raise ValueError(
                     f"{read.target!r}: class {label!r} is only in the {name} part; give some of its rows to training"
+                    + (", within data.head_rows" if read.source is not None else "")
                 )
 
 
@@ -226,6 +254,49 @@ def _units(y: np.ndarray, weights: np.ndarray | None, one_scale: bool) -> data.S
 
 def _recorded(before: Mapping[str, Any], name: str) -> data.Standardiser | None:
     return record.standardiser(before[name]) if before.get(name) else None
+
+
+# -- streams ------------------------------------------------------------------------------------------------
+
+
+def _stream(config: Config, before: Mapping[str, Any], changed: Callable[[str], None] | None) -> tables.Read:
+    """The first rows of a stream, from which scales, classes and ranges are learned, and its last rows, held out."""
+    section = config.data
+    source: data.MemoryMapped | data.ParquetRows
+    if section.inputs:
+        path, target, source = section.inputs, "y", data.MemoryMapped(section.inputs, section.targets)
+    else:
+        path, target = section.file, section.target
+        source = data.ParquetRows(path, target, section.id_columns, section.shuffle_rows)
+    total, held_out = int(source.groups.sum()), section.test_rows
+    first_test = total - held_out
+    rows = first_test - (held_out if config.validation_fraction else 0)
+    if rows < 2:
+        raise ValueError(f"{path}: has {total} rows; with data.test_rows = {held_out} too few are left to train on")
+    difference = record.stream_difference(before.get("stream", {}), source.identity) if before else ""
+    if difference and changed is not None:
+        changed(f"{path}: {difference}")
+    head = min(section.head_rows, rows)
+    x, y = source.take(np.concatenate([np.arange(head), np.arange(rows, total)]))
+    kind: kinds.Kind = before.get("kind") or kinds.decide(y, config.likelihood, target)
+    labels: tuple[str, ...] = ()
+    if kind == "categorical":
+        labels = tuple(before.get("classes", ())) or kinds.in_order(kinds.names(y))
+    y = tables.as_kind(y, kind, labels, target)
+    bounds = [0, head, head + first_test - rows, len(x)]
+    train, validation, test = (
+        data.Arrays(x[low:high], y[low:high], labels) for low, high in itertools.pairwise(bounds)
+    )
+    facts: dict[str, Any] = {"stream": source.identity, "split": {"train": rows}}
+    inputs, recipe = tuple(f"x{i}" for i in range(x.shape[1])) if x.ndim == 2 else (), None
+    if isinstance(source, data.ParquetRows):
+        inputs = tuple(source.columns)
+        columns = dict(zip(inputs, train.x.astype(np.float64).T, strict=True))
+        if len(inputs) <= tables.MOST_COLUMNS:
+            known = before.get("recipe")
+            recipe = msgspec.convert(known, Recipe) if known else learn(columns, source.columns)
+            facts["recipe"] = dataclasses.asdict(recipe)
+    return tables.Read((train, validation, test), kind, inputs, target, (), facts, recipe, None, source, rows)
 
 
 # -- sets by name -------------------------------------------------------------------------------------------

@@ -52,14 +52,14 @@ def of(config: Config) -> Forecast:
         parts = assemble(config)
         state = shapes(parts.algorithm, config)
         fits(config, state)
-        rows = parts.batches.indices(parts.batches.cursor(0), CHUNK)
+        data = train.operands(parts.batches, 0, CHUNK)
         began = time.perf_counter()
-        program = train.compiled(parts.algorithm, state, parts.batches, rows)
+        program = train.compiled(parts.algorithm, state, *data)
         compilation = time.perf_counter() - began
         used = program.memory_analysis()
         memory = used.argument_size_in_bytes + used.output_size_in_bytes + used.temp_size_in_bytes
         _refuse(memory, config)
-        seconds = _seconds(program, parts, config, rows)
+        seconds = _seconds(program, parts, config, data)
     weights = sum(leaf.size for leaf in jax.tree.leaves(state.particles)) // config.method.particles
     return Forecast(
         config.method.name, config.method.particles, weights, config.train.steps, compilation, seconds, memory, free()
@@ -93,13 +93,13 @@ def _refuse(needed: int, config: Config) -> None:
     )
 
 
-def _seconds(program: Any, parts: Parts, config: Config, rows: Any) -> float:
+def _seconds(program: Any, parts: Parts, config: Config, data: tuple[Any, Any]) -> float:
     """Of a step: the shortest of several chunks, because anything else on the machine only makes them longer."""
     state = begin(parts.algorithm, config)
     taken: list[float] = []
     while len(taken) < 2 or sum(taken) < SECONDS:
         began = time.perf_counter()
-        state, _ = jax.block_until_ready(program(state, parts.batches, rows))
+        state, _ = jax.block_until_ready(program(state, *data))
         taken.append(time.perf_counter() - began)
     return min(taken) / CHUNK
 

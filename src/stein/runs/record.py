@@ -114,6 +114,16 @@ def difference(before: dict[str, Any], table: Table) -> str:
     return " and ".join(words) or "the split column changed"
 
 
+def stream_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """A description of how the files of a stream differ from the recorded ones; empty if they do not."""
+    for old, new in zip(before.get("files", []), now["files"], strict=False):
+        if new["bytes"] != old.get("bytes"):
+            return f"{new['name']} has {new['bytes']} bytes, before {old.get('bytes')}"
+        if new["ends"] != old.get("ends"):
+            return f"the first or last bytes of {new['name']} changed"
+    return "" if now == before else "its files are others"
+
+
 def _columns(table: Table) -> dict[str, str]:
     if table.x.ndim != 2 or table.x.shape[1] > MOST_COLUMNS:
         return {}

@@ -63,6 +63,24 @@ class Data(Struct, frozen=True):
     impute: Annotated[
         bool, about("fill missing inputs with medians and most frequent levels, and add inputs that mark them")
     ] = False
+    stream: Annotated[
+        bool,
+        about("read batches from .npy pairs or .parquet during training, for data that do not fit in memory"),
+    ] = False
+    head_rows: Annotated[
+        int, about("first rows of a stream, from which scales and classes are learned", ge=2, le=10**9)
+    ] = 10_000
+    test_rows: Annotated[
+        int,
+        about(
+            "last rows of a stream, held out for evaluation; if validation is needed, as many before them are its part",
+            ge=0,
+            le=10**9,
+        ),
+    ] = 10_000
+    shuffle_rows: Annotated[
+        int, about("rows of a .parquet stream that are shuffled together, in whole row groups", ge=1, le=10**9)
+    ] = 2**17
     split: Annotated[int, about("number of the standard split of a UCI table, of 20", ge=0, le=19)] = 0
     test_fraction: Annotated[float, about("fraction of the points held out for evaluation", ge=0, lt=1)] = 0.1
     validation_fraction: Annotated[

@@ -238,7 +238,7 @@ def are_comparable(subjects: Sequence[Subject]) -> bool:
     def identity(subject: Subject) -> Any:
         section, kind = subject.config.data, subject.data.get("kind")
         table = subject.data.get("file")
-        digest = table.get("digest") if isinstance(table, dict) else None
+        digest = table.get("digest") if isinstance(table, dict) else subject.data.get("stream")
         return str(digest or section.name or section.file or section.inputs), str(kind)
 
     return len({identity(subject) for subject in subjects}) == 1

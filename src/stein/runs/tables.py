@@ -35,7 +35,8 @@ class HeldOut(NamedTuple):
 class Read(NamedTuple):
     """The data in three parts; targets are class numbers from 0, or floating point.
 
-    ``recipe`` and ``test_rows`` are of tables with named columns, otherwise None.
+    ``recipe`` and ``test_rows`` are of tables with named columns, otherwise None. With a ``source``, its first ``rows``
+    are the training part, and the first of these are in ``parts``.
     """
 
     parts: tuple[data.Arrays, data.Arrays, data.Arrays]
@@ -46,6 +47,8 @@ class Read(NamedTuple):
     facts: dict[str, Any]
     recipe: Recipe | None = None
     test_rows: HeldOut | None = None
+    source: data.streams.Source | None = None
+    rows: int = 0
 
 
 class _Files(NamedTuple):
@@ -81,12 +84,12 @@ def read(config: Config, before: Mapping[str, Any], changed: Callable[[str], Non
     notes: list[str] = []
     if kind == "categorical":
         labels = tuple(before.get("classes", ())) or kinds.in_order(kinds.names(y))
-        y = codes(y, labels, first.target)
+        y = as_kind(y, kind, labels, first.target)
         once = [labels[c] for c in np.flatnonzero(np.bincount(y) == 1)]
         if once and parts is None:
             notes.append(f"class {', '.join(once[:5])} has one row, which stays in training")
     else:
-        y = y.astype(np.float64) if y.dtype.kind != "f" else y
+        y = as_kind(y, kind, labels, first.target)
     parts = _parts(config, parts, frames, y if kind == "categorical" else None, len(x))
     rows_of = [np.flatnonzero(parts == part) for part in (TRAIN, VALIDATION, TEST)]
     facts["split"] = {"digest": hashlib.sha256(parts.astype(np.uint8).tobytes()).hexdigest()}
@@ -337,6 +340,13 @@ def _together(targets: list[np.ndarray], test_file: str) -> np.ndarray:
     if len({y.shape[1:] for y in targets}) > 1:
         raise ValueError(f"{test_file}: y has another number of columns than that of the training file")
     return np.concatenate(targets)
+
+
+def as_kind(y: np.ndarray, kind: kinds.Kind, labels: tuple[str, ...], where: str) -> np.ndarray:
+    """Raw targets as class numbers, or in floating point."""
+    if kind == "categorical":
+        return codes(y, labels, where)
+    return y if y.dtype.kind == "f" else y.astype(np.float64)
 
 
 def codes(y: np.ndarray, labels: tuple[str, ...], where: str) -> np.ndarray:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from stein import __version__, evaluate, hooks, train
+from stein.batches import Batches
 from stein.ensembles import State
 from stein.runs import configs, dataset, forecast, more_steps, sizes
 from stein.runs.build import STREAM, Parts, assemble, batch_key, begin, in_units, shapes
@@ -135,10 +136,13 @@ class _Training:
                     f"{self.folder}: config.toml is not the one that the checkpoint was made with; undo the change, or "
                     "start another run (`stein resume --steps N` alone may change train.steps)"
                 )
-            if facts.batches != self.stream:  # a run keeps the batches that it began with
+            batches = self.parts.batches
+            if facts.batches != self.stream and isinstance(
+                batches, Batches
+            ):  # a run keeps the batches that it began with
                 self.stream = facts.batches
                 key = batch_key(self.config.train.seed, self.stream)
-                self.parts = self.parts._replace(batches=self.parts.batches.with_key(key))
+                self.parts = self.parts._replace(batches=batches.with_key(key))
         if self.folder.cut_log(length) < length:
             self.warn(f"{self.folder.log}: lines are missing at its end; the run goes on without them")
         return state, self.folder.rows()
