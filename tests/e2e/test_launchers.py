@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import runs
-from stein.runs import configs
 
 SPEC = """
 [base.data]
