@@ -7,9 +7,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 import runs
+from stein.storage import locks
 
 SPEC = """
 [base.data]
@@ -116,3 +120,48 @@ def test_shards_make_one_search(tmp_path: Path, cache: Path) -> None:
     assert [row["trial"] for row in json.loads((out / "sweep.json").read_text())] == ["000", "001", "002"]
     began = {path.parent.name: path.stat().st_mtime_ns for path in out.glob("trials/*/config.toml")}
     assert max(began["000"], began["002"]) < began["001"]
+
+
+@pytest.mark.long
+def test_an_adaptive_search_survives_a_kill(tmp_path: Path, cache: Path) -> None:
+    """Killed with its workers, then finished by two shards at once. Catches a trial that is trained twice or gets other
+    settings, two processes that take the same one, and a trial that its config does not make again."""
+    file, out = spec(tmp_path, TPE, steps=200), tmp_path / "out"
+    command = runs.start(["sweep", file, "--out", out, "--workers", "2"], cache, **runs.QUICK)
+    end = time.monotonic() + 600
+    while len(list(out.glob("trials/*/metrics.json"))) < 2:
+        assert command.poll() is None, command.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    command.kill()
+    command.communicate()
+    while any(locks.is_locked(trial) for trial in out.glob("trials/*")):  # workers save and stop with their parent
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+    ended = {path: path.stat().st_mtime_ns for path in out.glob("trials/*/metrics.json")}
+    begun = {path: path.read_bytes() for path in out.glob("trials/*/config.toml")}
+    shards = [
+        runs.start(["sweep", file, "--out", out, "--shard", shard, "--workers", "1"], cache, **runs.QUICK)
+        for shard in ("1/2", "2/2")
+    ]
+    said = [shard.communicate(timeout=900) for shard in shards]
+    assert [shard.returncode for shard in shards] == [0, 0], said
+    assert sum("best: trial" in printed for printed, _ in said) >= 1
+    assert {path: path.stat().st_mtime_ns for path in ended} == ended
+    assert {path: path.read_bytes() for path in begun} == begun
+
+    rows = json.loads((out / "sweep.json").read_text())
+    assert [row["trial"] for row in rows] == [f"00{n}" for n in range(6)]
+    assert {row["status"] for row in rows} <= {"finished", "pruned"}
+    assert len({json.dumps(row["settings"]) for row in rows}) == 6
+    storage = JournalStorage(JournalFileBackend(str(out / "optuna.journal")))
+    told = optuna.load_study(study_name="sweep", storage=storage).trials
+    assert [trial.state.name for trial in told[:6]] == [
+        {"finished": "COMPLETE", "pruned": "PRUNED"}[row["status"]] for row in rows
+    ]
+    best = min((row for row in rows if row["status"] == "finished"), key=lambda row: row["metrics"]["test_nll"])
+    trial = out / "trials" / best["trial"]
+    again = runs.run(["train", trial / "config.toml", "--out", tmp_path / "again"], cache, **runs.QUICK)
+    assert again.returncode == 0, again.stderr
+    assert runs.result(tmp_path / "again") == runs.result(trial)

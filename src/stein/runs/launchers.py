@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from stein.runs.signals import StoppedError
 
@@ -34,6 +34,7 @@ LOSSES = 5
 """Workers that one cell may lose before it counts as failed: perhaps it is the cell that kills them."""
 
 
+@runtime_checkable
 class Task(Protocol):
     """One attempt at a cell. ``result`` returns the error of the work, and raises if the worker was lost."""
 
@@ -41,6 +42,7 @@ class Task(Protocol):
     def result(self) -> Exception | None: ...
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Runs attempts somewhere: at most ``room`` at a time, looked at every ``pause`` seconds."""
 
