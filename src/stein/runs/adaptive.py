@@ -39,8 +39,8 @@ class Study:
             direction="minimize" if plan.search.sign > 0 else "maximize",
             load_if_exists=True,
         )
-        # Several processes may do this at once: there are then more trials than anybody takes.
-        for _ in range(len(self.study.get_trials(deepcopy=False)), plan.length):
+        # Several processes may do this at once: there are then a few more trials than anybody takes.
+        while len(self.study.get_trials(deepcopy=False)) < plan.length:
             self.study.enqueue_trial({})
 
     def propose(self) -> Trial:
