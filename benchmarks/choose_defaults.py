@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn import datasets
 
-from stein.runs import pool
+from stein.runs import launchers
 
 OUT = Path(__file__).parent.parent / "results" / "defaults"
 SEEDS = (0,)
@@ -265,7 +265,7 @@ def main(workers):
         print(f"\r{sum(cell.place.exists() for cell in cells)} of {len(cells)} cells", end="", file=sys.stderr)
 
     if missing:
-        pool.in_processes(partial(compute), missing, workers, watch)
+        launchers.make_all(launchers.local(workers), partial(compute), missing, watch)
     write()
     print(f"\nin {OUT}: table.md, table.json")
 

@@ -9,7 +9,7 @@ import pytest
 
 from stein import datasets
 from stein.paper import image_tables, protocols
-from stein.runs import configs
+from stein.runs import configs, launchers
 
 SLOW, FAST = 2.5e-3, 5e-3
 # Name of the row, label of the published table, learning rate and annealing on FashionMNIST, then on CIFAR-10.
@@ -159,7 +159,9 @@ def test_all_images_are_there_before_anything_is_trained(table, outside, monkeyp
     done = []
     monkeypatch.setattr(datasets, "load_images", lambda name, part, folder, progress: done.append((name, part)))
     monkeypatch.setattr(image_tables, "make_missing", lambda *arguments: done.append("trained"))
-    image_tables.make(tmp_path, image_tables.cells(table, "smoke"), 1, lambda what, length: lambda so_far: None)
+    image_tables.make(
+        tmp_path, image_tables.cells(table, "smoke"), launchers.local(1), lambda what, length: lambda so_far: None
+    )
     name = protocols.PROTOCOLS[table].data.name
     assert done == [(name, "train"), (name, "test"), *outside, "trained"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from stein import data, functional_priors
 from stein.paper import reference, statistics, toy_figures, toys
-from stein.runs import pool
+from stein.runs import launchers
 
 
 def test_generators_reproduce_their_seeds():
@@ -141,5 +141,5 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path):
     """Catches a pool that gives up at the first error, and an error that nobody hears of."""
     files = [tmp_path / "a", tmp_path / "missing" / "b", tmp_path / "c"]
     with pytest.raises(FileNotFoundError, match="missing"):
-        pool.in_processes(Path.touch, files, 2, watch=lambda: None)
+        launchers.make_all(launchers.local(2), Path.touch, files, watch=lambda: None)
     assert [file.exists() for file in files] == [True, False, True]

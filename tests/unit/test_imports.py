@@ -31,14 +31,14 @@ ROWS = """
 # The rooms of `runs`, likewise.
 RUNS = """
 14 trials
-13 pool run
+13 pool run adaptive
 12 assess
 11 streaming portrait
 10 exported
 9 training
 8 conclusion pages
 7 card summary standings
-6 comparison fitting choosing forecast reading
+6 comparison fitting choosing forecast reading launchers
 5 build environment more_steps status search
 4 configs dataset
 3 conflicts tables

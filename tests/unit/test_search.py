@@ -36,6 +36,14 @@ method.particles = {{low = 2, high = 4}}
 train.batch_size = {{low = 1, high = 128, log = true}}
 annealing.name = ["none", "linear"]
 """
+TPE = """
+[search]
+kind = "tpe"
+trials = 4
+[search.keys]
+optimiser.learning_rate = {low = 1e-4, high = 1e-2, log = true}
+annealing.name = ["none", "linear"]
+"""
 
 
 def load(folder: Path, text: str) -> search.Plan:
@@ -126,7 +134,10 @@ def test_a_config_of_its_own(tmp_path):
         ("[base]\nconfig = 'a.toml'" + GRID, "a.toml: no such file"),
         (BASE + GRID.replace("metric", "metrics"), "search.metrics: unknown key; .* did you mean 'metric'"),
         (BASE + GRID.replace("test_accuracy", "accuracy"), "search.metric: got 'accuracy'; must be one of test_nll"),
-        (BASE + GRID.replace("metric", "trials = 3\nmetric"), "search.trials: is for random"),
+        (BASE + GRID.replace("metric", "trials = 3\nmetric"), "search.trials: is for random and tpe"),
+        (BASE + GRID.replace("metric", "halving = true\nmetric"), "search.halving: is for kind = \"tpe\""),
+        (BASE + TPE + "train.steps = [200, 1]", r"annealing.steps: is 0; must be from 2 to train.steps = 1"),
+        (BASE + "[base.evaluation]\nevery = 0\n" + TPE.replace("= 4", "= 4\nhalving = true"), "evaluation.every: is 0"),
         (BASE + RANDOM.format(trials=0, seed=0), "search.trials: got 0; must be a whole number from 1 to 1_000"),
         (BASE + GRID + "steps = [1, 2]", "search.keys: 'steps': must be section.key"),
         (BASE + GRID + "train.stepps = [1, 2]", r"train.stepps \(from search.keys\): unknown key; .*'steps'"),

@@ -6,12 +6,21 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import tyro
 from tyro.conf import Positional
 
 from stein.cli import terminal
+
+if TYPE_CHECKING:
+    from stein.runs.launchers import Launcher
+
+# Where the ensembles of a command are trained.
+Workers = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
+Shard = Annotated[str | None, tyro.conf.arg(metavar="I/K", help_behavior_hint="")]
+Slurm = Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[KEY=VALUE ...]", help_behavior_hint="")]
+Ray = Annotated[str | None, tyro.conf.arg(metavar="ADDRESS|local", help_behavior_hint="")]
 
 
 @contextlib.contextmanager
@@ -88,7 +97,10 @@ def reproduce(
     methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ROW ...", help_behavior_hint="")] = (),
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...", help_behavior_hint="")] = (),
     out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None,
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None,
+    workers: Workers = None,
+    shard: Shard = None,
+    slurm: Slurm = None,
+    ray: Ray = None,
 ) -> None:
     """Reproduce the paper's figures and tables, or the posterior that the toy figures are compared with.
 
@@ -110,34 +122,60 @@ def reproduce(
         out: directory of the results. Default: results/fig1, results/table1-laptop and so on. calibration and
             corruption write to the directories of their tables: OUT/table1 and so on.
         workers: parallel training processes, with one thread each. Default: one per CPU.
+        shard: train only every K-th ensemble, beginning with the I-th: for arrays of jobs, on any scheduler.
+        slurm: train each ensemble in a job of Slurm, with these options of sbatch. cluster=local: on this machine.
+        ray: train on this Ray cluster. local: on one that is started here.
     """
-    workers = _number_of(workers)
     curves = what in ("calibration", "corruption")
     preset = preset or ("laptop" if curves or what in ("table1", "table2") else "paper")
 
     def folder(what: str) -> pathlib.Path:
         return pathlib.Path(f"results/{what}" + ("" if preset == "paper" else f"-{preset}"))
 
+    def launcher(folder: pathlib.Path) -> "Launcher":
+        return _launcher(folder, workers, shard, slurm, ray)
+
     if curves:
         for table in tables:
             path = out / table if out else folder(table)
-            _reproduce_table(table, preset, methods, seeds, path, workers, shown=what)
+            _reproduce_table(table, preset, methods, seeds, path, launcher(path), shown=what)
     elif what == "uci":
-        _reproduce_uci(methods, out or pathlib.Path("results/uci"), workers)
+        path = out or pathlib.Path("results/uci")
+        _reproduce_uci(methods, path, launcher(path))
     elif what in get_args(Table):
-        _reproduce_table(what, preset, methods, seeds, out or folder(what), workers)
+        path = out or folder(what)
+        _reproduce_table(what, preset, methods, seeds, path, launcher(path))
     elif preset == "laptop":
         raise ValueError(f"--preset laptop: is for tables; {what} has smoke, paper and corrected")
     elif what == "hmc":
         _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
     else:
-        _reproduce_figure(what, preset, tasks, methods, seeds, out or folder(what), workers)
+        path = out or folder(what)
+        _reproduce_figure(what, preset, tasks, methods, seeds, path, launcher(path))
 
 
-def _number_of(workers: int | None) -> int:
+def _launcher(
+    folder: pathlib.Path, workers: int | None, shard: str | None, slurm: Sequence[str] | None, ray: str | None
+) -> "Launcher":
+    """How the ensembles in a folder are trained, by the options of a command."""
+    from stein.runs import launchers
+
     if workers is not None and workers < 1:
         raise ValueError(f"--workers = {workers}: must be at least 1")
-    return workers or os.cpu_count() or 1
+    if slurm is not None and ray is not None:
+        raise ValueError("--slurm and --ray: choose one of them")
+    affinity = getattr(os, "sched_getaffinity", None)  # what a scheduler left to us; absent on macOS
+    workers, part = workers or (len(affinity(0)) if affinity else os.cpu_count() or 1), launchers.shard_of(shard)
+    if slurm is not None:
+        return launchers.slurm(slurm, folder, workers, part)
+    return launchers.local(workers, part) if ray is None else launchers.ray(ray, workers, part)
+
+
+def _writing(folder: pathlib.Path, launcher: "Launcher") -> contextlib.AbstractContextManager[None]:
+    """Shards write the summary of all in turn, so that the last one has everything."""
+    from stein.storage import locks
+
+    return contextlib.nullcontext() if launcher.shard == (1, 1) else locks.locked(folder, seconds=300)
 
 
 def _reproduce_figure(
@@ -147,17 +185,17 @@ def _reproduce_figure(
     labels: Sequence[str],
     seeds: Sequence[int],
     folder: pathlib.Path,
-    workers: int,
+    launcher: "Launcher",
 ) -> None:
     with terminal.status("Importing JAX"):
         with _studies():
             from stein.paper import toy_figures
         from stein.runs.environment import use_compilation_cache
     use_compilation_cache()
-    cells = toy_figures.missing_cells(what, preset, folder, tasks, labels, seeds)
+    cells = toy_figures.cells(what, preset, tasks, labels, seeds)
     with terminal.bars() as bars:
-        toy_figures.run_cells(folder, cells, min(workers, max(len(cells), 1)), bars)
-    with terminal.status("Comparing with the posterior"):
+        toy_figures.run_cells(folder, cells, launcher, bars)
+    with _writing(folder, launcher), terminal.status("Comparing with the posterior"):
         drawn = toy_figures.write(what, preset, folder, seeds)
     print((folder / "table.md").read_text())
     print(f"in {folder}: table.md, table.json (every seed)" + (" and the figure" if drawn else ""))
@@ -169,7 +207,7 @@ def _reproduce_table(
     rows: Sequence[str],
     seeds: Sequence[int],
     folder: pathlib.Path,
-    workers: int,
+    launcher: "Launcher",
     shown: str = "table",
 ) -> None:
     with _studies():
@@ -182,9 +220,9 @@ def _reproduce_table(
     use_compilation_cache()
     try:
         with terminal.bars() as bars:
-            image_tables.make(folder, image_tables.cells(what, preset, rows, seeds), workers, bars)
+            image_tables.make(folder, image_tables.cells(what, preset, rows, seeds), launcher, bars)
     finally:  # also if the command was stopped
-        with terminal.status("Drawing"):
+        with _writing(folder, launcher), terminal.status("Drawing"):
             image_tables.write(
                 folder, image_tables.cells(what, preset, (), seeds), f"stein reproduce {what} --preset {preset}"
             )
@@ -192,7 +230,7 @@ def _reproduce_table(
     print(f"in {folder}: {shown}.md, table.json (every seed), about.json and the figures")
 
 
-def _reproduce_uci(rows: Sequence[str], folder: pathlib.Path, workers: int) -> None:
+def _reproduce_uci(rows: Sequence[str], folder: pathlib.Path, launcher: "Launcher") -> None:
     with terminal.status("Importing JAX"):
         with _studies():
             from stein.paper import uci
@@ -200,9 +238,10 @@ def _reproduce_uci(rows: Sequence[str], folder: pathlib.Path, workers: int) -> N
         import stein.sklearn  # noqa: F401 - says how to install what is missing
     try:
         with terminal.bars() as bars:
-            uci.make(folder, rows, workers, bars)
+            uci.make(folder, rows, launcher, bars)
     finally:  # also if the command was stopped
-        uci.write(folder, "stein reproduce uci")
+        with _writing(folder, launcher):
+            uci.write(folder, "stein reproduce uci")
     print((folder / "table.md").read_text())
     print(f"in {folder}: table.md, table.json (every split), figure.png")
 
@@ -228,9 +267,12 @@ def sweep(
     spec: Positional[pathlib.Path],
     *,
     out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None,
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None,
+    workers: Workers = None,
+    shard: Shard = None,
+    slurm: Slurm = None,
+    ray: Ray = None,
 ) -> None:
-    """Search for the best settings of a run: grid or random search, judged on held-out points, never on test images.
+    """Search for the best settings of a run: grid, random or adaptive, judged on held-out points, never on test images.
 
     Finished work is kept and unfinished runs are resumed: after an interruption, run the same command again.
 
@@ -238,21 +280,32 @@ def sweep(
         spec: a TOML file with [base] and [search]; docs/runs.md and examples/sweep-digits.toml explain it.
         out: directory of the search. Default: results/SPEC.
         workers: parallel training processes, with one thread each. Default: one per CPU.
+        shard: train only every K-th ensemble, beginning with the I-th: for arrays of jobs, on any scheduler.
+        slurm: train each ensemble in a job of Slurm, with these options of sbatch. cluster=local: on this machine.
+        ray: train on this Ray cluster. local: on one that is started here.
     """
     from stein.runs import search
     from stein.storage import locks
 
-    workers, plan, folder = _number_of(workers), search.load(spec), out or pathlib.Path("results") / spec.stem
+    folder = out or pathlib.Path("results") / spec.stem
+    launcher, plan = _launcher(folder, workers, shard, slurm, ray), search.load(spec)
+    if plan.is_adaptive and importlib.util.find_spec("optuna") is None:
+        raise ImportError("search.kind = \"tpe\" needs Optuna: pip install '.[cluster]' in the checkout")
     search.check_folder(plan, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with locks.locked(folder):
+    alone = launcher.shard == (1, 1)
+    with locks.locked(folder) if alone else contextlib.nullcontext():
         with terminal.status("Importing JAX"):
             from stein.runs import trials
             from stein.runs.environment import use_compilation_cache
         use_compilation_cache()
         with terminal.bars() as bars:
-            trials.make(folder, plan.trials, workers, bars)
-        with terminal.status("Drawing"):
-            best = trials.write(folder, plan, f"stein sweep {spec}")
+            trials.make(folder, plan, launcher, bars)
+        with _writing(folder, launcher), terminal.status("Drawing"):
+            made = trials.finished(folder, plan)
+            best = trials.write(folder, made, f"stein sweep {spec}") if made else None
+    if best is None:
+        print(f"shard {shard} is done; the last shard to end writes the summary, or `stein sweep {spec}`")
+        return
     print((folder / "sweep.md").read_text())
     print(f"best: trial {best['trial']}; its config is {folder / 'best.toml'}, the figure {folder / 'sweep.png'}")

@@ -28,6 +28,7 @@ from stein.paper.statistics import summary, with_error
 from stein.report import evaluation
 from stein.runs import assess, configs, images
 from stein.runs.folder import RunFolder
+from stein.runs.launchers import Launcher
 from stein.runs.pool import make_missing, seconds, trained
 from stein.storage import documents
 
@@ -72,14 +73,15 @@ def cells(table: str, preset: Preset, methods: Sequence[str] = (), seeds: Sequen
     ]  # fmt: skip
 
 
-def make(folder: Path, wanted: Sequence[Cell], workers: int, begin: Progress) -> None:
-    """Train and evaluate the unfinished cells, in ``workers`` processes; a single one shows its progress bar."""
-    missing = {cell.place(folder): cell for cell in wanted if not RunFolder(cell.place(folder)).evaluation.exists()}
+def make(folder: Path, wanted: Sequence[Cell], launcher: Launcher, begin: Progress) -> None:
+    """Train and evaluate the unfinished cells of this command's share."""
+    mine = {cell.place(folder): cell for cell in launcher.share(wanted)}
+    missing = {place: cell for place, cell in mine.items() if not RunFolder(place).evaluation.exists()}
     budgets = [protocols.protocol(cell.table, cell.preset) for cell in missing.values()]
     for section, outside in {(budget.data, budget.outside) for budget in budgets}:
         images.obtain(section, outside, begin)  # now, not after hours of training
     steps = sum(budget.steps for budget in budgets)
-    make_missing(partial(make_cell, folder), missing, steps, workers, begin)
+    make_missing(partial(make_cell, folder), missing, steps, launcher, begin)
 
 
 def make_cell(folder: Path, cell: Cell, show: bool = False) -> None:

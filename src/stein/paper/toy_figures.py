@@ -25,7 +25,7 @@ from stein.paper.statistics import Numbers, paired, summary, with_error
 from stein.paper.toys import Task
 from stein.paper.variants import SIZES, Size, Variant, variants
 from stein.report import plots
-from stein.runs.pool import in_processes
+from stein.runs.launchers import Launcher, make_all
 from stein.storage import durable
 from stein.types import Particles
 
@@ -108,37 +108,37 @@ class Cell(NamedTuple):
         return f"{self.task}, {self.label}, seed {self.seed}"
 
 
-def missing_cells(
-    figure: str, preset: str, folder: Path, tasks: Sequence[str], labels: Sequence[str], seeds: Sequence[int]
-) -> list[Cell]:
-    """The cells that are missing in the folder, among these tasks, labels and seeds (default: all)."""
+def cells(figure: str, preset: str, tasks: Sequence[str], labels: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+    """The cells of these tasks, labels and seeds (default: all)."""
     known = {task: [variant.label for variant in variants(figure, preset, toys.TASKS[task]())] for task in tasks}
     for label in labels:
         if not any(label in rows for rows in known.values()):
             rows = ", ".join(map(repr, dict.fromkeys(itertools.chain(*known.values()))))
             raise ValueError(f"--methods = {label!r}: not in this table; it has {rows}")
-    cells = [
+    return [
         Cell(figure, preset, task, label, seed)
         for task, seed in itertools.product(tasks, tuple(seeds) or SIZES[preset].seeds)
         for label in known[task]
         if not labels or label in labels
     ]
-    return [cell for cell in cells if not cell_path(folder, cell.task, cell.label, cell.seed).exists()]
 
 
-def run_cells(folder: Path, names: Sequence[Cell], workers: int, begin: Progress) -> None:
-    """Train the cells: one after the other, or several at a time in processes with one thread."""
-    if workers == 1:
-        for cell in names:
+def run_cells(folder: Path, wanted: Sequence[Cell], launcher: Launcher, begin: Progress) -> None:
+    """Train the missing cells of this command's share."""
+    mine = {cell_path(folder, cell.task, cell.label, cell.seed): cell for cell in launcher.share(wanted)}
+    missing = {path: cell for path, cell in mine.items() if not path.exists()}
+    if launcher.here:
+        for cell in missing.values():
             task, variant, size = _found(cell)
             tick = begin(cell.words(), steps_of(task, variant, size))
             _run_and_save(folder, cell, [partial(_told, tick)])
         return
-    tick = begin(f"{len(names)} ensembles", len(names))
-    paths = [cell_path(folder, cell.task, cell.label, cell.seed) for cell in names]
-    in_processes(
-        partial(_run_and_save, folder), names, workers, watch=lambda: tick(sum(path.exists() for path in paths))
-    )
+    tick = begin(f"{len(missing)} ensembles", len(missing))
+
+    def watch() -> None:
+        tick(sum(path.exists() for path in missing))
+
+    make_all(launcher, partial(_run_and_save, folder), list(missing.values()), watch)
 
 
 def _found(cell: Cell) -> tuple[Task, Variant, Size]:

@@ -23,7 +23,7 @@ from stein.datasets.fetch import Progress
 from stein.datasets.uci import SPLITS
 from stein.paper.statistics import paired, summary, with_error
 from stein.report import evaluation
-from stein.runs import pool
+from stein.runs.launchers import Launcher, make_all
 from stein.storage import documents
 
 SETS = ("concrete", "energy", "wine-quality-red", "yacht")
@@ -91,9 +91,9 @@ def check(rows: Sequence[str]) -> None:
             raise ValueError(f"--methods {row}: must be one of {', '.join(ROWS)}")
 
 
-def make(folder: Path, rows: Sequence[str], workers: int, begin: Progress) -> None:
-    """Compute the missing splits, in ``workers`` processes."""
-    cells = [Cell(row, name) for row in rows or ROWS for name in SETS]
+def make(folder: Path, rows: Sequence[str], launcher: Launcher, begin: Progress) -> None:
+    """Compute the missing splits of this command's share."""
+    cells = launcher.share([Cell(row, name) for row in rows or ROWS for name in SETS])
     for name in SETS:  # before anything is trained: data that are not there fail at once
         datasets.load_uci(name, 0)
     (folder / "cells").mkdir(parents=True, exist_ok=True)
@@ -103,8 +103,7 @@ def make(folder: Path, rows: Sequence[str], workers: int, begin: Progress) -> No
         tick(sum(len(_read(cell.place(folder))) for cell in cells))
 
     missing = [cell for cell in cells if len(_read(cell.place(folder))) < SPLITS]
-    if missing:
-        pool.in_processes(partial(compute, folder), missing, min(workers, len(missing)), watch)
+    make_all(launcher, partial(compute, folder), missing, watch)
 
 
 def compute(folder: Path, cell: Cell) -> None:

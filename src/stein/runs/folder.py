@@ -16,6 +16,7 @@
     evaluation.json, curves.json, figures/     results of `stein evaluate`
     views.json, rows.json                      the same, for `stein report`; single rows of the data are in rows.json
     seconds.json       how long training took, for runs of a table or a search
+    pruned.json        the step at which a search decided to end this trial early
 """
 
 import contextlib
@@ -60,6 +61,7 @@ class RunFolder:
         self.rows_shown = path / "rows.json"
         self.figures = path / "figures"
         self.seconds = path / "seconds.json"
+        self.pruned = path / "pruned.json"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -80,6 +82,11 @@ class RunFolder:
     @property
     def is_finished(self) -> bool:
         return self.numbers.exists()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a table or a search is done with this run: trained to its end, or failed for good."""
+        return self.state in ("finished", "failed")
 
     @property
     def reason(self) -> str:

@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeGuard
 
 import msgspec
 import numpy as np
@@ -37,9 +37,15 @@ MOST_TRIALS = 1000
 class Search(Struct, frozen=True):
     """The section ``[search]``."""
 
-    kind: Annotated[Literal["grid", "random"], about("every combination of the values, or random ones")] = "grid"
+    kind: Annotated[
+        Literal["grid", "random", "tpe"],
+        about("every combination of the values, random ones, or those that Optuna's TPE expects to be good"),
+    ] = "grid"
     trials: Annotated[int, about("combinations to draw; a larger number keeps the first", ge=1, le=MOST_TRIALS)] = 20
-    seed: Annotated[Seed, about("seed of the random draws")] = 0
+    seed: Annotated[Seed, about("seed of the draws")] = 0
+    halving: Annotated[
+        bool, about("for tpe: end trials that are behind at a quarter of the steps of others (successive halving)")
+    ] = False
     metric: Annotated[
         Literal["test_nll", "test_accuracy", "test_rmse"],
         about("metric that selects the best trial, on points held out for this"),
@@ -74,16 +80,64 @@ class Trial(NamedTuple):
         return folder / "trials" / self.name
 
 
+def place(folder: Path, number: int) -> Path:
+    """The directory of a trial's run."""
+    return folder / "trials" / f"{number:03}"
+
+
 class Plan(NamedTuple):
-    """A search with all its trials."""
+    """A search: what all its trials share, and the trials themselves, as far as they are known beforehand."""
 
     search: Search
-    trials: tuple[Trial, ...]
+    choices: Choices
+    base: dict[str, Any]
+    origin: Path  # the file that paths in `base` are relative to
+    spec: Path
+    trials: tuple[Trial, ...] = ()
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether a trial's settings depend on how earlier ones ended."""
+        return self.search.kind == "tpe"
+
+    @property
+    def length(self) -> int:
+        return self.search.trials if self.is_adaptive else len(self.trials)
+
+    def trial(self, number: int, settings: dict[str, Any]) -> Trial:
+        """The trial with these settings.
+
+        Raises:
+            ConfigError: if no run can have them, in one line.
+        """
+        config = configs.checked(_changed(self.base, settings), self.origin, dict.fromkeys(settings, "search.keys"))
+        for key, complaint in _conflicts(config, self.search):
+            raise ConfigError(f"{self.spec}: {key}: {complaint}")
+        return Trial(f"{number:03}", settings, config)
+
+    def begun(self, number: int, folder: Path) -> Trial | None:
+        """The trial whose run has begun in a folder; None if there is no such run.
+
+        Raises:
+            ValueError: if the run belongs to another search.
+        """
+        file = RunFolder(place(folder, number)).config
+        if not file.exists():
+            return None
+        config = configs.load_run(file)
+        trial = self.trial(number, self._settings(config)) if self.is_adaptive else self.trials[number]
+        if trial.config != config:
+            raise ValueError(f"{file}: is not trial {trial.name} of this search; use another --out")
+        return trial
+
+    def _settings(self, config: Config) -> dict[str, Any]:
+        document, keys = msgspec.to_builtins(config), {key: key.split(".", 1) for key in self.choices}
+        return {key: document[section][inner] for key, (section, inner) in keys.items()}
 
     @property
     def unseen(self) -> bool:
         """Whether there are test images that no trial uses; other trials have a validation part."""
-        return self.trials[0].config.data.validate
+        return _is_images(self.base.get("data"))
 
     @property
     def metric(self) -> str:
@@ -106,23 +160,19 @@ def load(path: Path) -> Plan:
         raise fail(shown(name), "unknown section; must be base or search")
     search, choices = _search(document.get("search"), fail)
     base, origin = _base(document.get("base"), path, fail)
-    sources = dict.fromkeys(choices, "search.keys")
+    plan = Plan(search, choices, base, origin, path)
+    if plan.is_adaptive:  # the settings are not known yet, but every trial lies between these
+        for settings in itertools.islice(_corners(choices), MOST_TRIALS):
+            plan.trial(0, settings)
+        return plan
     drawn = _grid(choices, fail) if search.kind == "grid" else _random(choices, search.trials, search.seed)
-    trials = []
-    for number, settings in enumerate(drawn):
-        config = configs.checked(_changed(base, settings), origin, sources)
-        for key, complaint in _conflicts(config):
-            raise fail(key, complaint)
-        trials.append(Trial(f"{number:03}", settings, config))
-    return Plan(search, tuple(trials))
+    return plan._replace(trials=tuple(plan.trial(number, settings) for number, settings in enumerate(drawn)))
 
 
 def check_folder(plan: Plan, folder: Path) -> None:
     """Raise an error if existing trials belong to another search."""
-    for trial in plan.trials:
-        file = RunFolder(trial.place(folder)).config
-        if file.exists() and configs.load_run(file) != trial.config:
-            raise ValueError(f"{file}: is not trial {trial.name} of this search; use another --out")
+    for number in range(plan.length):
+        plan.begun(number, folder)
 
 
 def _search(table: Any, fail: Fail) -> tuple[Search, Choices]:
@@ -133,7 +183,9 @@ def _search(table: Any, fail: Fail) -> tuple[Search, Choices]:
     search = Search(**configs.values(given, "search", keys(Search), fail))
     for key in ("trials", "seed"):
         if search.kind == "grid" and key in given:
-            raise fail(f"search.{key}", "is for random; a grid has every combination")
+            raise fail(f"search.{key}", "is for random and tpe; a grid has every combination")
+    if search.halving and search.kind != "tpe":
+        raise fail("search.halving", f'is for kind = "tpe"; the trials of {search.kind} are all trained to their end')
     choices: Choices = {}
     for name, values in _flat(searched if isinstance(searched, dict) else {}):
         section, dot, _ = name.partition(".")
@@ -158,11 +210,11 @@ def _flat(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _choice(name: str, values: Any, kind: str, fail: Fail) -> list[Any] | Range:
     allowed = "a list of different values"
-    if kind == "random":
+    if kind != "grid":
         allowed += ", or {low, high, log} with low below high, and above 0 where log = true"
     if isinstance(values, list) and values and not any(value in values[:i] for i, value in enumerate(values)):
         return values
-    if isinstance(values, dict) and kind == "random":
+    if isinstance(values, dict) and kind != "grid":
         try:
             found = msgspec.convert(values, Range)
         except msgspec.ValidationError:
@@ -182,15 +234,19 @@ def _base(table: Any, path: Path, fail: Fail) -> tuple[dict[str, Any], Path]:
         origin = path.parent / table["config"]
         return configs.read(origin), origin
     data = table.get("data")
-    if isinstance(data, dict) and data.get("name") in IMAGES and data.get("validate") is False:
+    if _is_images(data) and data.get("validate") is False:
         raise fail("base.data.validate", "got false; must be true or left out: the test images stay unseen")
     return table, path
+
+
+def _is_images(data: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(data, dict) and data.get("name") in IMAGES
 
 
 def _changed(base: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     document = {section: dict(table) if isinstance(table, dict) else table for section, table in base.items()}
     data = document.get("data")
-    if isinstance(data, dict) and data.get("name") in IMAGES:
+    if _is_images(data):
         data["validate"] = True
     elif isinstance(data, dict) and data.get("validation_fraction", "auto") == "auto" and not data.get("split_column"):
         data["validation_fraction"] = 0.1
@@ -202,8 +258,10 @@ def _changed(base: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
+def _conflicts(config: Config, search: Search) -> Iterator[tuple[str, str]]:
     """Settings that are valid for a run but not for a search."""
+    if search.halving and not config.evaluation.every:
+        yield "evaluation.every", "is 0; must be above 0: search.halving compares trials while they train"
     if config.data.validate and not config.data.test_fraction:
         yield "data.test_fraction", "is 0; must be above 0: trials are compared on held-out images"
     if not (config.data.validate or config.validation_fraction or config.data.split_column):
@@ -218,6 +276,12 @@ def _grid(choices: Choices, fail: Fail) -> list[dict[str, Any]]:
     if count > MOST_TRIALS:
         raise fail("search.keys", f"makes {count} trials; must be at most {MOST_TRIALS}")
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*lists)]
+
+
+def _corners(choices: Choices) -> Iterator[dict[str, Any]]:
+    """Every combination of listed values and ends of ranges."""
+    lists = [values if isinstance(values, list) else [values.low, values.high] for values in choices.values()]
+    return (dict(zip(choices, values, strict=True)) for values in itertools.product(*lists))
 
 
 def _random(choices: Choices, trials: int, seed: int) -> list[dict[str, Any]]:

@@ -12,8 +12,11 @@ class StoppedError(RuntimeError):
     """The run stopped on a signal; ``exit_code`` is the shell's for the signal (130 or 143)."""
 
     def __init__(self, message: str, signal_number: int):
-        super().__init__(message)
+        super().__init__(message, signal_number)  # both, so that it can be sent to another process
         self.exit_code = 128 + signal_number
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @contextlib.contextmanager

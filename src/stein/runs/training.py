@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -27,7 +27,13 @@ Say = Callable[[str], None]
 
 
 def start(
-    config: Config, folder: RunFolder, requests: list[int], show: bool, warn: Say, say: Say = lambda line: None
+    config: Config,
+    folder: RunFolder,
+    requests: list[int],
+    show: bool,
+    warn: Say,
+    say: Say = lambda line: None,
+    also: Sequence[train.Hook] = (),
 ) -> None:
     """Train from the beginning in a new directory. The caller holds its lock.
 
@@ -36,6 +42,7 @@ def start(
         show: draw a progress bar.
         warn: called with one line per warning.
         say: called with one line that describes the data.
+        also: hooks that are called after those of the run.
     """
     with precision(config):
         parts = assemble(config)  # before anything is written: bad data creates no run
@@ -47,7 +54,7 @@ def start(
         documents.write_json(folder.environment, environment())
         documents.write_json(folder.data, parts.data.facts)
         durable.replace(folder.config, configs.dump(config).encode())
-        _Training(config, folder, parts, requests, show, warn, say).go_on()
+        _Training(config, folder, parts, requests, show, warn, say, also).go_on()
 
 
 def resume(
@@ -58,12 +65,14 @@ def resume(
     say: Say = lambda line: None,
     allow_changed_data: bool = False,
     steps: int | None = None,
+    also: Sequence[train.Hook] = (),
 ) -> None:
     """Continue a run from its last good checkpoint. The caller holds its lock.
 
     Args:
         allow_changed_data: if the data changed after the run began, warn instead of raising ``ValueError``.
         steps: new total of training steps, also for a finished run.
+        also: hooks that are called after those of the run.
     """
     for place in (folder.path, folder.checkpoints):
         durable.sweep(place)
@@ -80,7 +89,7 @@ def resume(
             more_steps.allow(folder, config, warn)
         if allow_changed_data:
             documents.write_json(folder.data, parts.data.facts)
-        _Training(config, folder, parts, requests, show, warn, say).go_on()
+        _Training(config, folder, parts, requests, show, warn, say, also).go_on()
 
 
 def _announce(parts: Parts, warn: Say, say: Say) -> None:
@@ -106,6 +115,7 @@ class _Training:
     show: bool
     warn: Say
     say: Say
+    also: Sequence[train.Hook] = ()
     stream: int = STREAM
 
     def go_on(self) -> None:
@@ -170,7 +180,7 @@ class _Training:
             ]
             if config.train.early_stop:
                 called.append(hooks.early_stopping(config.train.early_stop, self._metric, rows))
-            called.append(lambda moment: bool(self.requests))
+            called += [*self.also, lambda moment: bool(self.requests)]
             state, _ = train.run(
                 self.parts.algorithm,
                 state,

@@ -3,6 +3,8 @@
 ::
 
     trials/007/    a run directory; with failed.json if too many members died; not for committing
+    optuna.journal what an adaptive search has tried, for Optuna
+    slurm/         scripts and logs of jobs, with --slurm
     sweep.json     a list: settings, status, numbers on held-out points and seconds of each trial
     sweep.md       the same as a table, the best first
     best.toml      the config of the best trial, for `stein train`
@@ -10,7 +12,8 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +24,12 @@ from stein.datasets.fetch import Progress
 from stein.report import plots
 from stein.runs import configs
 from stein.runs.folder import RunFolder
+from stein.runs.launchers import Launcher
 from stein.runs.pool import make_missing, seconds, trained
-from stein.runs.search import Plan, Trial
+from stein.runs.schema import Train
+from stein.runs.search import Plan, Trial, place
 from stein.storage import documents
-from stein.train import ParticlesDiedError
+from stein.train import Hook, ParticlesDiedError
 
 # Which points the numbers refer to, by whether there are test points that no trial has used.
 NOTES = {
@@ -33,21 +38,45 @@ NOTES = {
 }
 
 
-def make(folder: Path, trials: Sequence[Trial], workers: int, begin: Progress) -> None:
-    """Train the trials that are neither finished nor failed, in ``workers`` processes; one shows its progress bar."""
-    missing = {trial.place(folder): trial for trial in trials if _status(trial.place(folder)) == "missing"}
-    steps = sum(trial.config.train.steps for trial in missing.values())
-    make_missing(partial(make_trial, folder), missing, steps, workers, begin)
+def make(folder: Path, plan: Plan, launcher: Launcher, begin: Progress) -> None:
+    """Train the trials that are neither finished nor failed; this command's share of them."""
+    numbers = [n for n in launcher.share(range(plan.length)) if not RunFolder(place(folder, n)).has_ended]
+    if plan.is_adaptive:
+        steps = len(numbers) * plan.base.get("train", {}).get("steps", Train().steps)
+        missing: Mapping[Path, Any] = {place(folder, number): number for number in numbers}
+        make_missing(partial(make_adaptive_trial, folder, plan), missing, steps, launcher, begin)
+    else:
+        missing = {place(folder, number): plan.trials[number] for number in numbers}
+        steps = sum(trial.config.train.steps for trial in missing.values())
+        make_missing(partial(make_trial, folder), missing, steps, launcher, begin)
 
 
-def make_trial(folder: Path, trial: Trial, show: bool = False) -> None:
+def make_trial(folder: Path, trial: Trial, show: bool = False, also: Sequence[Hook] = ()) -> None:
     """Train one trial to its end, from wherever it was. A trial whose members die has ended too."""
     place = trial.place(folder)
     try:
-        with trained(trial.config, place, show):
+        with trained(trial.config, place, show, also):
             pass
     except ParticlesDiedError as error:
         documents.write_json(RunFolder(place).failure, {"reason": str(error)})
+
+
+def make_adaptive_trial(folder: Path, plan: Plan, number: int, show: bool = False) -> None:
+    """Train one trial whose settings follow from those that have ended."""
+    from stein.runs.adaptive import Study  # Optuna is optional
+
+    study = Study(folder, plan, number)
+    trial = study.propose()
+    make_trial(folder, trial, show, [study.hook(trial)] if plan.search.halving else [])
+    study.tell()
+
+
+def finished(folder: Path, plan: Plan) -> Plan | None:
+    """The search with the trials that were made; None if some have not ended."""
+    if not all(RunFolder(place(folder, number)).has_ended for number in range(plan.length)):
+        return None
+    made = (plan.begun(number, folder) for number in range(plan.length))
+    return plan._replace(trials=tuple(trial for trial in made if trial)) if plan.is_adaptive else plan
 
 
 def write(folder: Path, plan: Plan, command: str) -> dict[str, Any]:
@@ -56,7 +85,8 @@ def write(folder: Path, plan: Plan, command: str) -> dict[str, Any]:
     documents.write_text(folder / "sweep.json", json.dumps(found, indent=1))
     metric, sign = plan.metric, plan.search.sign
     judged = sorted(  # the first of equals
-        (row for row in found if metric in row["metrics"]), key=lambda row: sign * row["metrics"][metric]
+        (row for row in found if metric in row["metrics"] and row["status"] != "pruned"),
+        key=lambda row: sign * row["metrics"][metric],
     )
     rest = [row for row in found if row not in judged]
     documents.write_text(folder / "sweep.md", markdown([*judged, *rest], plan, command))
@@ -81,9 +111,10 @@ def markdown(rows: Sequence[dict[str, Any]], plan: Plan, command: str) -> str:
     """A table in the order of ``rows``."""
     metric, keys = plan.metric, list(plan.trials[0].settings)
     others = sorted({name for row in rows for name in row["metrics"]} - {metric})
-    failed = sum(row["status"] == "failed" for row in rows)
+    ends = Counter(row["status"] for row in rows)
+    pruned = f", {ends['pruned']} ended early" if ends["pruned"] else ""
     lines = [
-        f"`{command}`: {len(rows)} trials, {failed} failed, the best {metric} first.",
+        f"`{command}`: {len(rows)} trials, {ends['failed']} failed{pruned}, the best {metric} first.",
         NOTES[plan.unseen],
         "",
         f"| trial | {' | '.join(keys)} | {' | '.join([metric, *others])} | seconds |",
@@ -106,16 +137,11 @@ def _row(folder: Path, trial: Trial, metric: str) -> dict[str, Any]:
     row = {
         "trial": trial.name,
         "settings": trial.settings,
-        "status": _status(place),
+        "status": "pruned" if run.pruned.exists() else run.state,
         "metrics": {name: value for name, value in numbers.items() if name.startswith(f"{part}_")},
         "seconds": seconds(place),
     }
     return row | documents.read_json(run.failure)
-
-
-def _status(place: Path) -> str:
-    state = RunFolder(place).state
-    return state if state in ("finished", "failed") else "missing"
 
 
 def _shown(value: Any) -> str:

@@ -14,14 +14,15 @@ class LockedError(ValueError):
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a directory for writing, or fail within a second."""
-    for attempt in range(5):
+def locked(folder: Path, seconds: float = 0.4) -> Iterator[None]:
+    """Lock a directory for writing, or fail if others have held it for this long."""
+    end = time.monotonic() + seconds
+    while True:
         with open(folder / ".lock", "a+", encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if attempt == 4:
+                if time.monotonic() > end:
                     file.seek(0)
                     holder = file.read().strip() or "another process"
                     raise LockedError(f"{folder}: in use by {holder}; wait for it, or use another --out") from None
