@@ -27,6 +27,7 @@ WAITING = 20_000  # rows that may wait
 CONNECTIONS = 1000
 GRACE = 0.5  # seconds after the last connection is accepted, in which requests that are on their way arrive
 TO_THE_END = 60.0  # seconds after that, in which answers are finished
+KEPT = 75  # seconds for idle connections: a proxy that reuses one which was just closed loses its request
 
 
 class Limits(NamedTuple):
@@ -217,6 +218,7 @@ def run(application: Application, bound: socket.socket, say: Say) -> None:
         lifespan="on",
         ws="none",
         limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=KEPT,
         timeout_graceful_shutdown=int(TO_THE_END),
     )
     _Server(config, application, say).run([bound])
