@@ -54,8 +54,8 @@ def test_one_process_is_this_one():
 
 
 def test_a_killed_command_leaves_no_process_behind(tmp_path):
-    """Catches cells that go on training for nobody, and hold the locks of their runs, and workers that saved on SIGTERM,
-    as training does, and then wait for a next cell that never comes."""
+    """Catches cells that go on training for nobody, and hold the locks of their runs, and workers that save on SIGTERM,
+    as training does, and then wait for a cell that never comes."""
     cell = f"import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(99)"
     saving = f"import signal; signal.signal(signal.SIGTERM, signal.default_int_handler); {cell}"
     script = "from stein.runs.launchers import local, make_all; "
