@@ -109,7 +109,7 @@ def test_a_lost_worker_changes_no_byte(end: str, undisturbed: dict, tmp_path: Pa
 
 def test_shards_make_one_search(tmp_path: Path, cache: Path) -> None:
     """Catches shards that overlap or leave a trial out, a summary of half a search, and none of the whole."""
-    file, out = spec(tmp_path, steps=20), tmp_path / "out"
+    file, out = spec(tmp_path, GRID.replace(", 1e-4", ""), steps=20), tmp_path / "out"
     first, second = (
         runs.run(["sweep", file, "--out", out, "--shard", shard, "--workers", "1"], cache, **runs.QUICK)
         for shard in ("1/2", "2/2")
@@ -117,9 +117,9 @@ def test_shards_make_one_search(tmp_path: Path, cache: Path) -> None:
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert first.stdout.startswith("shard 1/2 is done; the last shard to end writes the summary")
     assert "best: trial" in second.stdout
-    assert [row["trial"] for row in json.loads((out / "sweep.json").read_text())] == ["000", "001", "002"]
+    assert [row["trial"] for row in json.loads((out / "sweep.json").read_text())] == ["000", "001"]
     began = {path.parent.name: path.stat().st_mtime_ns for path in out.glob("trials/*/config.toml")}
-    assert max(began["000"], began["002"]) < began["001"]
+    assert began["000"] < began["001"]
 
 
 @pytest.mark.long

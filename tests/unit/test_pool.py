@@ -54,10 +54,12 @@ def test_one_process_is_this_one():
 
 
 def test_a_killed_command_leaves_no_process_behind(tmp_path):
-    """Catches cells that go on training for nobody, and hold the locks of their runs."""
+    """Catches cells that go on training for nobody, and hold the locks of their runs, and workers that save on SIGTERM,
+    as training does, and then wait for a cell that never comes."""
     cell = f"import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(99)"
+    saving = f"import signal; signal.signal(signal.SIGTERM, signal.default_int_handler); {cell}"
     script = "from stein.runs.launchers import local, make_all; "
-    script += f"make_all(local(2), exec, [{cell!r}] * 4, lambda: None)"
+    script += f"make_all(local(2), exec, [{cell!r}, {saving!r}] * 2, lambda: None)"
     command = subprocess.Popen([sys.executable, "-c", script])
 
     def wait_until(true):

@@ -179,8 +179,18 @@ class _Processes:
         pool = next((pool for pool in ended if pool in self.last), None) or ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn"), _follow_parent
         )
-        self.last[pool] = pool.submit(attempt, cell)
+        self.last[pool] = pool.submit(_for_parent, attempt, cell)
         return self.last[pool]
+
+
+def _for_parent(attempt: Attempt, cell: Any) -> Exception | None:
+    """Without its parent a worker that has saved would wait for its next cell for ever."""
+    try:
+        return attempt(cell)
+    finally:
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            os._exit(128 + signal.SIGTERM)
 
 
 def _follow_parent() -> None:
