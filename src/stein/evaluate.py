@@ -47,8 +47,10 @@ def held_out(
     x, y = inputs.array("x", x), inputs.array("y", y)
 
     def judge(members: State | Particles) -> dict[str, float]:
-        living = predict.living(members.particles, members.alive) if isinstance(members, State) else members
-        outputs = predict.in_chunks(model, living, x, all_members=True)
+        of_state = isinstance(members, State)
+        outputs = predict.in_chunks(model, members.particles if of_state else members, x, all_members=True)
+        if of_state:  # only now: outputs are small, and members may be spread over devices
+            outputs = outputs[np.asarray(members.alive)]
         finite = bool(np.isfinite(outputs).all())
         scores = in_units(likelihood.predictive(outputs if finite else np.zeros_like(outputs))).scores(y)
         return {f"test_{name}": value if finite else math.nan for name, value in scores.items()}
