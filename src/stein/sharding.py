@@ -1,6 +1,6 @@
 """One ensemble over many devices: particles over the first axis of a mesh, rows of the batch over the second."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -89,7 +89,7 @@ class Spread:
         """A state of ``members`` particles, on the mesh."""
 
         def fill(leaf: Any, by_particle: bool) -> Any:
-            return np.pad(leaf, self._filling(leaf)) if by_particle else leaf
+            return _numbers(lambda rows: np.pad(rows, self._filling(rows)), leaf) if by_particle else leaf
 
         return jax.tree.map(_put, jax.tree.map(fill, state, self._by_particle), self.shardings)
 
@@ -103,14 +103,17 @@ class Spread:
         What has no rows is in the first process only. Rows of all processes, one below the other, are the ensemble.
         """
 
-        def rows(leaf: jax.Array, by_particle: bool) -> np.ndarray | None:
-            if not by_particle:
-                return np.asarray(leaf) if processes.is_first() else None
+        def local(leaf: jax.Array) -> np.ndarray:
             # Of devices that hold the same particles, the first counts.
             shards = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]
             parts = {shard.index[0].start or 0: np.asarray(shard.data) for shard in shards}
             kept = [parts[start][: max(self.members - start, 0)] for start in sorted(parts)]
             return np.concatenate([np.zeros((0, *leaf.shape[1:]), leaf.dtype), *kept])
+
+        def rows(leaf: jax.Array, by_particle: bool) -> Any:
+            if by_particle:
+                return _numbers(local, leaf)
+            return leaf if processes.is_first() else None
 
         large = ("particles", "opt_state", "memory")
         own = {name: jax.tree.map(rows, getattr(state, name), getattr(self._by_particle, name)) for name in large}
@@ -125,7 +128,7 @@ class Spread:
 
     def _fill(self, state: State) -> State:
         def fill(leaf: jax.Array, by_particle: bool) -> jax.Array:
-            return jnp.pad(leaf, self._filling(leaf)) if by_particle else leaf
+            return _numbers(lambda rows: jnp.pad(rows, self._filling(rows)), leaf) if by_particle else leaf
 
         return _constrain(jax.tree.map(fill, state, self._by_particle), self.shardings)
 
@@ -145,7 +148,15 @@ _constrain = jax.lax.with_sharding_constraint
 
 def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
     """An array that every process has as a whole, with each device's part of it there."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(_put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
-    whole = np.asarray(leaf)
-    return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
+
+    def put(whole: np.ndarray) -> jax.Array:
+        return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
+
+    return _numbers(lambda whole: put(np.asarray(whole)), leaf)
+
+
+def _numbers(function: Callable[[Any], Any], leaf: Any) -> Any:
+    """``function(leaf)``; of a random key, which may be in an optimiser's state, its numbers."""
+    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return function(leaf)
+    return jax.random.wrap_key_data(function(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
