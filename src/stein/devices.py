@@ -38,6 +38,12 @@ def width(rows: int, columns: int, itemsize: int, over: int) -> int:
     return min(most, math.ceil(columns / over) * over)
 
 
+def passed(rows: int, columns: int, itemsize: int, over: int) -> int:
+    """Bytes of the pieces of a device's rows, all together: what one pass over the columns sends and receives."""
+    c = width(rows, columns, itemsize, over)
+    return math.ceil(columns / c) * c * rows * itemsize
+
+
 def mixed(matrix: Float[Array, "n n"], x: Float[Array, "n d"]) -> Float[Array, "n d"]:
     """``matrix @ x`` with the rows of x and of the result over devices."""
 

@@ -85,6 +85,15 @@ class Spread:
 
         return algorithm._replace(init=init, step=step, diagnose=diagnose)
 
+    def shapes(self, like: State) -> State:
+        """The shapes of a placed state, to compile a program for it: nothing is allocated."""
+
+        def shape(leaf: Any, by_particle: bool, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            filled = (self._filled, *leaf.shape[1:]) if by_particle else leaf.shape
+            return jax.ShapeDtypeStruct(filled, leaf.dtype, sharding=sharding)
+
+        return jax.tree.map(shape, like, self._by_particle, self.shardings)
+
     def place(self, state: State) -> State:
         """A state of ``members`` particles, on the mesh."""
 
