@@ -73,11 +73,12 @@ def seconds(members: int, weights: int, rows: int, over: int, machine: Machine =
     own = members / over
     cost = model(members, weights, over)
     link = machine.near if over <= machine.host else machine.far
+    wire = cost.sent + 2 * ITEM * weights  # a ring moves what it reduces twice
     return {
         "networks": 6 * weights * rows * own / machine.flops,
         "products": cost.flops / machine.flops,
         "memory": PASSES * own * weights * ITEM / machine.memory,
-        "communication": (cost.sent * (over - 1) / over / link + 40 * machine.latency) if over > 1 else 0.0,
+        "communication": (wire * (over - 1) / over / link + 40 * machine.latency) if over > 1 else 0.0,
     }
 
 

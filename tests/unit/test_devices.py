@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 import collectives
 from stein import devices, rules, sharding, targets, train
@@ -65,14 +66,14 @@ def test_products_in_pieces(piece, monkeypatch):
     monkeypatch.setattr(devices, "PIECE", piece)
     mesh = sharding.mesh()
     random = np.random.default_rng(0)
+
+    def both(matrix, x):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return devices.mixed(matrix, x), devices.products(x)
+
     for columns in (3, 4, 37):
         matrix, x = random.normal(size=(5, 5)), random.normal(size=(5, columns))
-
-        @jax.jit
-        def both(matrix, x):
-            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-                return devices.mixed(matrix, x), devices.products(x)
-
-        mixed, products = both(matrix, x)
+        placed = jax.device_put((matrix, x), NamedSharding(mesh, PartitionSpec()))
+        mixed, products = jax.jit(both)(*placed)
         np.testing.assert_allclose(mixed, matrix @ x, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(products, x @ x.T, rtol=1e-12, atol=1e-12)
