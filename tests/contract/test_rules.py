@@ -224,6 +224,18 @@ def test_seven_particles_over_four_devices(name, noisy):
     close(jax.tree.map(lambda leaf: leaf[:7], moved.particles), steps_from(step, state, 2).particles, 1e-10)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["f-svgd", "h-svgd-l"])
+def test_a_batch_over_two_devices_of_each_particle(name):
+    """The same numbers with the batch sharded as well. Catches a likelihood that is averaged over a part of it."""
+    algo, step = compiled(name, False)
+    state = algo.init(jax.random.key(0), 3)
+    spread, placed = shard(algo, state, data=2)
+    assert placed.particles["out"].sharding.mesh.shape == {"particles": 2, "data": 2}
+    moved = steps_from(jax.jit(spread.step), placed, 2)
+    close(jax.tree.map(lambda leaf: leaf[:3], moved.particles), steps_from(step, state, 2).particles, 1e-10)
+
+
 @pytest.mark.parametrize(
     ("name", "noisy"), first([("w-svgd", True), ("f-svgd", False), ("hp-svgd", False), ("blob", False)])
 )
