@@ -20,9 +20,8 @@ jax.config.update("jax_enable_x64", True)  # the narrow ones are cast, so that b
 if team:
     jax.distributed.initialize(team[0], int(team[1]), int(team[2]))
 
-from contract.test_rules import CASES, algorithm, data  # noqa: E402 - after what jax reads when it starts
+from contract.test_rules import CASES, algorithm, batch  # noqa: E402 - after what jax reads when it starts
 from stein import sharding, train  # noqa: E402 - after what jax reads when it starts
-from stein.data import Batches  # noqa: E402 - after what jax reads when it starts
 
 MEMBERS, STEPS = 7, 10
 
@@ -31,10 +30,10 @@ def difference(name: str, noisy: bool) -> float:
     """Of the weights after ten steps, over the largest of each leaf; of this process's members."""
     plain = algorithm(name, noisy, np.dtype(dtype))
     state = plain.init(jax.random.key(0), MEMBERS)
-    batches = Batches(*data(np.dtype(dtype)), 8, jax.random.key(1))
-    alone, _ = train.run(plain, state, batches, STEPS)
+    alone, _ = train.run(plain, state, lambda step: batch(np.dtype(dtype)), STEPS)
     spread = sharding.Spread(sharding.mesh(), state)
-    together, info = train.run(spread.algorithm(plain), spread.place(state), spread.everywhere(batches), STEPS)
+    given = spread.everywhere(batch(np.dtype(dtype)))
+    together, info = train.run(spread.algorithm(plain), spread.place(state), lambda step: given, STEPS)
     assert np.asarray(info.alive).shape == (STEPS, MEMBERS)
     mine = spread.mine(together).particles
     rows = -(-MEMBERS // jax.device_count()) * jax.local_device_count()

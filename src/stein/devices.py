@@ -88,13 +88,14 @@ def _by_columns(x: Float[Array, "rows d"], result: Array, take: Callable[..., Ar
     A piece has all rows of the ensemble, and this device's share of the columns from ``first`` on. The last piece may
     overlap the one before it: ``new`` marks the columns that were in no earlier piece.
     """
-    c = width(*x.shape, x.dtype.itemsize, number())
+    rows, columns = x.shape
+    c = width(rows, columns, x.dtype.itemsize, number())
     share = c // number()
 
     def step(i: Array, result: Array) -> Array:
-        first = jnp.minimum(i * c, x.shape[1] - c)
+        first = jnp.minimum(i * c, columns - c)
         piece = jax.lax.all_to_all(jax.lax.dynamic_slice_in_dim(x, first, c, 1), PARTICLES, 1, 0, tiled=True)
         column = first + jax.lax.axis_index(PARTICLES) * share + jnp.arange(share, dtype=jnp.int32)
         return take(result, piece, first, column >= i * c)
 
-    return jax.lax.fori_loop(np.int32(0), np.int32(math.ceil(x.shape[1] / c)), step, result)
+    return jax.lax.fori_loop(np.int32(0), np.int32(math.ceil(columns / c)), step, result)

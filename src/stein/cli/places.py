@@ -112,9 +112,9 @@ def watched(run: Any) -> Iterator[None]:
     os.setpgid(0, 0)  # Ctrl-C reaches it through the parent only
     os.close(writer)
     threading.Thread(target=lambda: (os.read(reader, 1), os._exit(1)), daemon=True).start()
-    for number, name in ((1, "stdout"), (2, "stderr")):  # not what gloo and XLA say about connections and their ends
-        setattr(sys, name, os.fdopen(os.dup(number), "w", buffering=1))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    for stream, name in ((1, "stdout"), (2, "stderr")):  # not what gloo and XLA say about connections and their ends
+        setattr(sys, name, os.fdopen(os.dup(stream), "w", buffering=1))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     try:
         yield
     except Exception as error:

@@ -206,8 +206,10 @@ class _Training:
         log = hooks.Log(self.folder.log, self.warn)
         saver = self._saver(log, rows)
         with contextlib.ExitStack() as stack:
-            reports = [log, *self._trackers(stack, start), self._pulse(start)] if processes.is_first() else []
-            called: list[train.Hook] = [*self._measures(), *reports, saver]
+            called: list[train.Hook] = self._measures()
+            if processes.is_first():
+                called += [log, *self._trackers(stack, start), self._pulse(start)]
+            called.append(saver)
             if config.train.early_stop:
                 called.append(hooks.early_stopping(config.train.early_stop, self._metric, rows))
             called.append(lambda moment: bool(self.requests))
