@@ -143,11 +143,7 @@ class _Training:
         if self.mesh is not None:
             self.spread = Spread(self.mesh, like)
             self.parts = self.parts._replace(algorithm=self.spread.algorithm(self.parts.algorithm))
-        if not processes.is_first():
-            processes.exchange()  # what the first leaves of the log
         state, rows = self._where_it_was(like)
-        if processes.is_first():
-            processes.exchange()
         section = self.config.train
         if int(state.step) < section.steps:
             if self._is_early_enough(rows):
@@ -190,6 +186,7 @@ class _Training:
             self.parts = self.parts._replace(batches=self.spread.everywhere(self.parts.batches))
         if processes.is_first() and self.folder.cut_log(length) < length:
             self.warn(f"{self.folder.log}: lines are missing at its end; the run goes on without them")
+        processes.exchange()  # all read what the first has left of the log
         return state, self.folder.rows()
 
     @property
