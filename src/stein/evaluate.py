@@ -47,8 +47,12 @@ def held_out(
     x, y = inputs.array("x", x), inputs.array("y", y)
 
     def judge(members: State | Particles) -> dict[str, float]:
-        living = predict.living(members.particles, members.alive) if isinstance(members, State) else members
-        outputs = predict.in_chunks(model, living, x, all_members=True)
+        particles: Particles = members
+        alive: Any = slice(None)
+        if isinstance(members, State):
+            particles, alive = members.particles, np.asarray(members.alive)
+        # The living are chosen by their outputs, which are small: members may be spread over devices.
+        outputs = predict.in_chunks(model, particles, x, all_members=True)[alive]
         finite = bool(np.isfinite(outputs).all())
         scores = in_units(likelihood.predictive(outputs if finite else np.zeros_like(outputs))).scores(y)
         return {f"test_{name}": value if finite else math.nan for name, value in scores.items()}

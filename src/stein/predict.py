@@ -4,11 +4,10 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from stein import inputs
+from stein import inputs, processes
 from stein.ensembles import State
 from stein.likelihoods import Likelihood
 from stein.predictions import Prediction
@@ -83,8 +82,8 @@ def in_chunks(
         part = x[start : start + size]
         # The last chunk is padded: another size would be compiled again.
         filled = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) if len(part) < size else part
-        result = _outputs(model, particles, jnp.asarray(filled))
-        answers[:, start : start + size] = np.asarray(result)[:, : len(part)]
+        result = _outputs(model, particles, filled)
+        answers[:, start : start + size] = processes.fetch(result)[:, : len(part)]
     if not all_members:
         _check_finite(np.isfinite(answers), numbers)
     return answers

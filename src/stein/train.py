@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stein import inputs
+from stein import inputs, processes
 from stein.batches import Batches
 from stein.ensembles import Algorithm, Info, State
 from stein.types import Batch, Key
@@ -126,7 +126,7 @@ def run(
                     first = -(step - start) % every  # first step of the chunk that is kept
                     kept.append(jax.device_get(jax.tree.map(lambda values, first=first: values[first::every], info)))
                 state = advanced
-                if _call(hooks, Moment(state, info, step + length, last_step, _summary(info))):
+                if processes.agreed(_call(hooks, Moment(state, info, step + length, last_step, _summary(info)))):
                     break
     except KeyboardInterrupt:
         raise Interrupted(state) from None
@@ -330,7 +330,7 @@ def _check_alive(algorithm: Algorithm, state: State, info: Info, step: int, min_
     allowed = 1.0 if algorithm.on_nan == "stop" else min_alive
     if algorithm.on_nan != "resample" and last.mean() < allowed:
         first = step + int(np.argmax(alive.mean(axis=1) < allowed))
-        dead = ", ".join(map(str, np.asarray(state.ids)[~last]))
+        dead = ", ".join(map(str, np.asarray(state.ids)[: last.size][~last]))  # over devices there may be more rows
         advice = (
             "already at the first step: scale the inputs and targets (data.standardise = true in a config) or "
             "lower the learning rate"

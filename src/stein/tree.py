@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from stein import devices
 from stein.types import Key, Particles, Weights
 
 
@@ -40,6 +41,8 @@ def rows(r: Float[Array, " n"], x: Particles) -> Particles:
 
 def mix(matrix: Float[Array, "... j"], x: Particles) -> Particles:
     """sum_j matrix_ij x_j: linear combinations of particles."""
+    if matrix.ndim == 2 and devices.number() > 1:
+        return jax.tree.map(lambda leaf: devices.mixed(matrix, _flat(leaf)).reshape(leaf.shape), x)
     return jax.tree.map(lambda leaf: jnp.tensordot(matrix, leaf, axes=1), x)
 
 
@@ -80,7 +83,7 @@ def row_sums(leaf: Float[Array, "n ..."]) -> Float[Array, " n"]:
 def squared_norms(x: Particles) -> Float[Array, " n"]:
     r""":math:`|x_i|^2` over all leaves."""
     squares = [row_sums(jnp.square(leaf)) for leaf in jax.tree.leaves(x)]
-    return sum(squares[1:], squares[0])
+    return devices.everywhere(sum(squares[1:], squares[0]))
 
 
 def middle(x: Particles, alive: Bool[Array, " n"]) -> Weights:
@@ -107,11 +110,12 @@ def around(origin: Weights, x: Particles, alive: Bool[Array, " n"]) -> Particles
 def gram(x: Particles) -> Float[Array, "n n"]:
     """Inner products <x_i, x_j> over all leaves."""
 
-    def leaf_gram(leaf: Array) -> Array:
-        flat = leaf.reshape(leaf.shape[0], -1)
+    def leaf_gram(flat: Array) -> Array:
+        if devices.number() > 1:
+            return devices.products(flat)
         return jnp.matmul(flat, flat.T, precision="highest")
 
-    products = [leaf_gram(leaf) for leaf in jax.tree.leaves(x)]
+    products = [leaf_gram(_flat(leaf)) for leaf in jax.tree.leaves(x)]
     return sum(products[1:], products[0])
 
 
@@ -151,6 +155,10 @@ def draw_like(sampler: Callable[..., Array], key: Key, like: Weights) -> Weights
         draws.append(flat[used : used + leaf.size].reshape(leaf.shape).astype(leaf.dtype))
         used += leaf.size
     return jax.tree.unflatten(structure, draws)
+
+
+def _flat(leaf: Array) -> Float[Array, "n d"]:
+    return leaf.reshape(leaf.shape[0], -1)
 
 
 def _column(r: Array, leaf: Array) -> Array:

@@ -211,14 +211,29 @@ def pairs(a, b):
 
 
 @pytest.mark.parametrize(("name", "noisy"), first([("psgld", False), ("f-svgd", False), ("fw-svgd-l", True)]))
-def test_particles_over_four_devices(name, noisy):
-    """The same numbers with the particle axis sharded. Catches draws that depend on the device."""
+def test_seven_particles_over_four_devices(name, noisy):
+    """The same numbers with the particle axis sharded. Catches draws that depend on the device, rows of filling that
+    take part, and a sum over the particles of one device alone."""
     algo, step = compiled(name, noisy)
-    state = algo.init(jax.random.key(0), N)
-    spread = shard(state)
-    assert len(spread.particles["out"].sharding.device_set) == 4
-    moved = step(spread, batch())[0]
-    close(moved.particles, step(state, batch())[0].particles, 1e-9)
+    state = algo.init(jax.random.key(0), 7)
+    spread, placed = shard(algo, state)
+    assert len(placed.particles["out"].sharding.device_set) == 4
+    moved = steps_from(jax.jit(spread.step), placed, 2)
+    assert moved.alive.tolist() == [True] * 7 + [False]
+    assert moved.particles["out"].sharding.spec == placed.particles["out"].sharding.spec
+    close(jax.tree.map(lambda leaf: leaf[:7], moved.particles), steps_from(step, state, 2).particles, 1e-10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["f-svgd", "h-svgd-l"])
+def test_a_batch_over_two_devices_of_each_particle(name):
+    """The same numbers with the batch sharded as well. Catches a likelihood that is averaged over a part of it."""
+    algo, step = compiled(name, False)
+    state = algo.init(jax.random.key(0), 3)
+    spread, placed = shard(algo, state, data=2)
+    assert placed.particles["out"].sharding.mesh.shape == {"particles": 2, "data": 2}
+    moved = steps_from(jax.jit(spread.step), placed, 2)
+    close(jax.tree.map(lambda leaf: leaf[:3], moved.particles), steps_from(step, state, 2).particles, 1e-10)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A checkpoint is loaded bit for bit or refused, after crashes, damage, strangers and years (R4-R6, R9, R13, R21).
 
-The golden checkpoints of formats 1 and 2 were written by ``write_golden`` below, by hand:
+The golden checkpoints of formats 1 to 3 were written by ``write_golden`` below, by hand:
 ``python -c "import conftest; from reliability.test_checkpoint import write_golden; write_golden()"`` in ``tests``.
 They are never written again: a later format gets a golden checkpoint of its own.
 """
@@ -22,9 +22,11 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -45,8 +47,10 @@ from stein.types import Batch
 X, Y = data.regression_1d()
 TARGET = targets.posterior(models.mlp([1, 8, 1]), likelihoods.gaussian(0.5), priors.normal(), len(X))
 N = 4
-GOLDENS = {version: Path(__file__).parent / "golden" / f"checkpoint-{version}" / "step-00000010" for version in (1, 2)}
-GOLDEN = GOLDENS[checkpoint.FORMAT_VERSION]
+GOLDENS = {
+    version: Path(__file__).parent / "golden" / f"checkpoint-{version}" / "step-00000010" for version in (1, 2, 3)
+}
+GOLDEN = GOLDENS[2]  # what a single process still writes
 NAMES = [*checkpoint.FILES, "manifest.json"]
 PARTICLES, OPT, RNG, MANIFEST = NAMES
 
@@ -160,6 +164,68 @@ def test_round_trip(tmp_path, kind):
     assert checkpoint.read_manifest(path)["step"] == 10
     assert sorted(p.name for p in path.iterdir()) == sorted(NAMES)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def save_together(folder, state, rows, facts):
+    """As processes with so many rows each save it; threads take the place of processes."""
+    number, spoken, there = len(rows), {}, threading.Barrier(len(rows))
+    calls = [itertools.count() for _ in rows]
+
+    def part(own):
+        own_rows = slice(sum(rows[:own]), sum(rows[: own + 1]))
+
+        def mine(leaf):
+            if leaf.ndim and leaf.shape[0] == sum(rows):
+                return leaf[own_rows]
+            return leaf if own == 0 else None
+
+        large = ("particles", "opt_state", "memory")
+        return state._replace(**{name: jax.tree.map(mine, getattr(state, name)) for name in large})
+
+    def work(own):
+        def exchange(word):
+            call = next(calls[own])
+            spoken[call, own] = word
+            there.wait(20)
+            return [spoken[call, i] for i in range(number)]
+
+        return checkpoint.save(folder, part(own), facts if own == 0 else {}, exchange, own)
+
+    with ThreadPoolExecutor(number) as pool:
+        (path,) = set(pool.map(work, range(number)))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["adam", "langevin, shared rms", "frozen bandwidth", "key in the optimiser", "bf16"])
+def test_round_trip_of_three_processes(tmp_path, kind):
+    """Catches rows in another order, a leaf without rows that is written twice or never, and a process that holds
+    none: four particles in parts of 3, 1 and 0."""
+    state = state_of(kind)
+    path = save_together(tmp_path, state, [3, 1, 0], {"loss": 0.1})
+    loaded, facts = checkpoint.load(path, state)
+    assert bits(loaded) == bits(state)
+    assert facts == {"loss": 0.1}
+    assert len(list(path.iterdir())) == 8
+    assert save_together(tmp_path, state, [3, 1, 0], {"loss": 0.2}) == path
+    assert checkpoint.load(path, state)[1] == facts
+
+
+def test_a_part_that_is_missing_or_of_another_run(tmp_path):
+    """Catches a part that is left out, too long, or not verified."""
+    path = save_together(tmp_path, state_of(), [3, 1], {})
+    (path / "particles.1-of-2.safetensors").write_bytes(b"")
+    with pytest.raises(DamagedError, match=r"particles.1-of-2.safetensors"):
+        checkpoint.load(path, like())
+    with pytest.raises(DamagedError, match=r"particles.1-of-2.safetensors"):
+        checkpoint.verify(path)
+    resign(path, lambda manifest: manifest["files"].pop("particles.1-of-2.safetensors"))
+    with pytest.raises(DamagedError, match="does not list exactly"):
+        checkpoint.load(path, like())
+
+    other = save_together(tmp_path / "other", state_of(), [2, 2], {})
+    wider = jax.eval_shape(functools.partial(ALGORITHMS["adam"]().init, num_particles=N + 1), jax.random.key(0))
+    with pytest.raises(CheckpointError, match="it was written under another config"):
+        checkpoint.load(other, wider)
 
 
 def test_a_loaded_state_goes_on_like_the_saved_one(tmp_path):
@@ -1109,10 +1175,11 @@ def golden_state():
 
 def write_golden():
     """See the module's docstring."""
-    checkpoint.save(GOLDEN.parent, golden_state(), GOLDEN_FACTS[checkpoint.FORMAT_VERSION])
+    save_together(GOLDENS[3].parent, golden_state(), [2, 1], GOLDEN_FACTS[3])
 
 
 GOLDEN_FACTS = {
+    3: {"config": "golden", "metrics_bytes": 1234, "batches": 2},
     1: {"config": "golden", "metrics_bytes": 1234},
     2: {"config": "golden", "metrics_bytes": 1234, "batches": 2},
 }
@@ -1142,7 +1209,7 @@ def test_a_newer_format_asks_for_a_newer_stein(tmp_path):
     path = Path(shutil.copytree(GOLDEN, tmp_path / GOLDEN.name))
     resign(path, lambda manifest: manifest.update(format_version=999, written_by="7.0", new_field={"of": "format 999"}))
     message = (
-        rf"written by stein 7.0 \(format 999\), this is stein {stein.__version__}, which reads format 2; upgrade stein"
+        rf"written by stein 7.0 \(format 999\), this is stein {stein.__version__}, which reads format 3; upgrade stein"
     )
     for attempt in (
         lambda: checkpoint.load(path, golden_state()),

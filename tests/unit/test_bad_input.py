@@ -140,7 +140,7 @@ CASES = {
     "thin = 0": lambda: samples.collect(
         build("sgld", DENSITY), start(num_particles=1), None, burn_in=0, draws=1, thin=0
     ),
-    "3 particles on 4 devices": lambda: sharding.shard(start(num_particles=3)),
+    "data = 3: must divide the number of devices, 4": lambda: sharding.mesh(data=3),
 }
 
 

@@ -12,6 +12,7 @@ import tyro
 from tyro.conf import Positional
 
 from stein.cli import terminal
+from stein.cli.places import Coordinator, Devices, Number, Places, watched
 
 if TYPE_CHECKING:
     from stein.runs.folder import RunFolder
@@ -33,6 +34,10 @@ def train(
     out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None,
     dry_run: bool = False,
     threads: Threads = None,
+    devices: Devices = None,
+    coordinator: Coordinator = None,
+    num_processes: Number = None,
+    process_id: Number = None,
     cache: bool = True,
     quiet: bool = False,
 ) -> None:
@@ -48,6 +53,12 @@ def train(
         out: directory of the run. Default: runs/CONFIG-METHOD.
         dry_run: only compile it and time a few steps: predicts time and memory, and writes nothing.
         threads: CPU threads. Default: all. The same number gives bit-identical results.
+        devices: spread the members over so many devices of this process, simulated ones on a CPU. Default: one device;
+            with several processes, all.
+        coordinator: address of process 0, for a run of several processes: start the command in each of them, with the
+            same directory. Default: as Slurm, Open MPI or Kubernetes tell.
+        num_processes: how many processes there are.
+        process_id: the number of this one, from 0 on. Process 0 alone writes logs and results.
         cache: keep compiled programs in the user's cache directory, so that the next run starts faster.
         quiet: no progress bar.
     """
@@ -59,8 +70,16 @@ def train(
     if dry_run:
         forecast(chosen, threads, cache)
         return
+    places = Places(devices, coordinator, num_processes, process_id)
+    places.check()
+    if places.several and out is None:
+        raise ValueError("--out: several processes need a directory that all of them see")
     run = RunFolder(out or free_name(pathlib.Path("runs") / _run_name(config.stem, chosen)))
-    train_in(run, True, lambda training, *how: training.start(chosen, run, *how), threads, cache, quiet)
+
+    def work(training: Any, *how: Any) -> None:
+        training.start(chosen, run, *how)
+
+    train_in(run, True, work, threads, cache, quiet, places)
 
 
 def resume(
@@ -69,6 +88,10 @@ def resume(
     steps: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None,
     allow_changed_data: bool = False,
     threads: Threads = None,
+    devices: Devices = None,
+    coordinator: Coordinator = None,
+    num_processes: Number = None,
+    process_id: Number = None,
     cache: bool = True,
     quiet: bool = False,
 ) -> None:
@@ -80,6 +103,12 @@ def resume(
             learning rate follows the schedule of the new total.
         allow_changed_data: continue, with a warning, if the data have changed since the run began.
         threads: CPU threads. Default: the number that the run used before.
+        devices: spread the members over so many devices. Default: the number that the run used before. Another number
+            gives the same to rounding.
+        coordinator: address of process 0, for a run of several processes: start the command in each of them, with the
+            same directory. Default: as Slurm, Open MPI or Kubernetes tell.
+        num_processes: how many processes there are.
+        process_id: the number of this one, from 0 on. Process 0 alone writes logs and results.
         cache: keep compiled programs in the user's cache directory.
         quiet: no progress bar.
     """
@@ -87,6 +116,10 @@ def resume(
 
     run = RunFolder(folder)
     run.check_is_run()
+    places = Places(devices, coordinator, num_processes, process_id)
+    places.check()
+    if not places.several:
+        places = places._replace(devices=devices or run.devices)
     if steps is not None:
         from stein.runs import more_steps
 
@@ -98,10 +131,10 @@ def resume(
         )
         return
 
-    def work(training: Any, *how: Any) -> None:
-        training.resume(run, *how, allow_changed_data, steps)
+    def work(training: Any, requests: list[int], show: bool, warn: Any, say: Any, mesh: Any) -> None:
+        training.resume(run, requests, show, warn, say, allow_changed_data, steps, mesh)
 
-    train_in(run, False, work, threads or run.threads, cache, quiet)
+    train_in(run, False, work, threads or run.threads, cache, quiet, places)
 
 
 def evaluate(
@@ -197,19 +230,45 @@ def forecast(config: Any, threads: int | None, cache: bool) -> None:
 
 
 def train_in(
-    run: "RunFolder", new: bool, work: Callable[..., None], threads: int | None, cache: bool, quiet: bool
+    run: "RunFolder",
+    new: bool,
+    work: Callable[..., None],
+    threads: int | None,
+    cache: bool,
+    quiet: bool,
+    places: Places = Places(),
 ) -> None:
-    """Train or resume with the run locked and signals handled from the start, and print the outcome."""
+    """Train or resume with the run locked and signals handled from the start, and print the outcome.
+
+    Args:
+        work: called with the module ``training``, the signals received, whether to draw a progress bar, where warnings
+            and remarks go, and the devices of the run.
+    """
     from stein.runs import signals
 
     use_threads(threads)
-    with run.claimed(new), run.ended(), signals.requests() as requests:
+    places.prepare()
+    with contextlib.ExitStack() as stack:
+        if places.several:
+            stack.enter_context(watched(run))
+        else:  # before jax is imported: a locked run is rejected at once
+            stack.enter_context(run.claimed(new))
+            stack.enter_context(run.ended())
+        requests = stack.enter_context(signals.requests())
         with terminal.status("Importing JAX"):
+            from stein import processes
             from stein.runs import training
             from stein.runs.environment import use_compilation_cache
         if cache:
             use_compilation_cache()
-        work(training, requests, not quiet, warn, _say)
+        mesh = places.connect()
+        if not processes.is_first():
+            work(training, requests, False, _ignore, _ignore, mesh)
+            return
+        if places.several:
+            stack.enter_context(run.claimed(new))
+            stack.enter_context(run.ended())
+        work(training, requests, not quiet, warn, _say, mesh)
     numbers = json_module.loads(run.numbers.read_bytes())
     shown = {name: value for name, value in numbers.items() if name.startswith("test_")}
     results = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
@@ -219,6 +278,10 @@ def train_in(
         print(f"\n{run.summary.read_text(encoding='utf-8')}\nThis text is in {run.summary}.")
         print(f"Next: stein predict {run} FILE")
     _warn_if_useless({name.removeprefix("test_"): value for name, value in numbers.items()})
+
+
+def _ignore(message: str) -> None:
+    """The first process says it."""
 
 
 def _say(message: str) -> None:

@@ -105,7 +105,7 @@ def fit(
         for column in loaded.recipe.columns[:30]:
             print(f"  {column.name}: {column.described}{', with gaps' if column.gaps else ''}")
 
-    def work(training: Any, requests: list[int], show: bool, warn: Any, say: Any) -> None:
+    def work(training: Any, requests: list[int], show: bool, warn: Any, say: Any, mesh: Any) -> None:
         from stein.runs import choosing
 
         training.start(choosing.with_prior(config, requests, show, say), run, requests, show, warn, say)

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
+from stein import processes
 from stein.ensembles import State
 from stein.storage import checkpoint, durable
 from stein.train import Hook, Moment
@@ -81,6 +84,7 @@ class Checkpoints:
         best: name of a metric (lower is better) whose best checkpoint is kept too.
         facts: called before each save; its result goes into the manifest.
         past: the metrics so far, if the run is resumed.
+        mine: this process's rows of a state that is spread over devices (:meth:`stein.sharding.Spread.mine`).
     """
 
     def __init__(
@@ -93,12 +97,13 @@ class Checkpoints:
         facts: Callable[[], Mapping[str, Any]] = dict,
         past: Iterable[Mapping[str, Any]] = (),
         warn: Callable[[str], None] = warnings.warn,
+        mine: Callable[[State], State] = lambda state: state,
     ):
         for name, value, least in (("every", every, 1), ("keep", keep, 1)):
             if value < least:
                 raise ValueError(f"{name} = {value}: must be at least {least}")
         self.folder, self.every, self.keep = Path(folder), every, keep
-        self._best, self._facts, self._warn = best, facts, warn
+        self._best, self._facts, self._warn, self._mine = best, facts, warn, mine
         self._failures = 0
         self._saved: int | None = None
         here = {path.name for path in checkpoint.steps(self.folder)}
@@ -121,10 +126,11 @@ class Checkpoints:
         if self._saved == int(state.step):
             return
         try:
-            good = checkpoint.save(self.folder, state, self._facts())
+            own, facts = jax.process_index(), self._facts() if processes.is_first() else {}
+            good = checkpoint.save(self.folder, self._mine(state), facts, processes.exchange, own)
         except OSError as error:
             self._failures += 1
-            if self._failures == 3:
+            if self._failures == 3 or jax.process_count() > 1:  # other processes are in the middle of it
                 raise
             if self._failures == 1:
                 self._warn(
@@ -135,7 +141,8 @@ class Checkpoints:
         self._failures, self._saved = 0, int(state.step)
         best = min(self._scores, key=lambda step: self._scores[step], default=None)
         kept = None if best is None else self.folder / checkpoint.name_of(best)
-        checkpoint.prune(self.folder, self.keep, kept, good)
+        if processes.is_first():
+            checkpoint.prune(self.folder, self.keep, kept, good)
 
 
 def is_finite(value: Any) -> bool:

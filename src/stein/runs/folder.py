@@ -123,6 +123,12 @@ class RunFolder:
         before = str(documents.read_json(self.environment).get("CPU threads", ""))
         return int(before) if before.isdigit() else None
 
+    @property
+    def devices(self) -> int | None:
+        """The number of devices that the run used before; None if it was one, or if it had several processes."""
+        before = str(documents.read_json(self.environment).get("devices used", ""))
+        return int(before) if before.isdigit() and before != "1" else None
+
     # -- the one writer -------------------------------------------------------------------------------------
 
     @contextlib.contextmanager

@@ -66,14 +66,15 @@ def of(config: Config) -> Forecast:
     )
 
 
-def fits(config: Config, state: Any) -> None:
+def fits(config: Config, state: Any, processes: int = 1) -> None:
     """Raise ``ValueError`` if not even the members and their optimiser fit in memory, before and after a step.
 
     Args:
         state: of the first step, or its shapes: nothing needs to be allocated.
+        processes: how many hold a part of the members each.
     """
     arrays = (leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating))
-    _refuse(2 * sum(leaf.size * leaf.dtype.itemsize for leaf in arrays), config)
+    _refuse(2 * sum(leaf.size * leaf.dtype.itemsize for leaf in arrays) // processes, config)
 
 
 def free() -> int | None:

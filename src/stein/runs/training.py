@@ -2,14 +2,17 @@
 
 import contextlib
 import dataclasses
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
+import jax
 import msgspec
 import numpy as np
+from jax.sharding import Mesh
 
-from stein import __version__, evaluate, hooks, train
+from stein import __version__, evaluate, hooks, processes, train
 from stein.batches import Batches
 from stein.ensembles import State
 from stein.runs import configs, dataset, forecast, more_steps, sizes
@@ -20,6 +23,7 @@ from stein.runs.environment import IDENTITY, environment, precision
 from stein.runs.folder import RunFolder
 from stein.runs.schema import Config
 from stein.runs.signals import StoppedError
+from stein.sharding import Spread
 from stein.storage import checkpoint, documents, durable
 from stein.storage.untrusted import CheckpointError
 
@@ -34,8 +38,12 @@ def start(
     warn: Say,
     say: Say = lambda line: None,
     also: Sequence[train.Hook] = (),
+    mesh: Mesh | None = None,
 ) -> None:
     """Train from the beginning in a new directory. The caller holds its lock.
+
+    If the run has several processes, all of them call this, and only the first holds the lock and writes, except for
+    the checkpoints.
 
     Args:
         requests: signals received so far (:func:`stein.runs.signals.requests`); any of them ends the run.
@@ -43,18 +51,20 @@ def start(
         warn: called with one line per warning.
         say: called with one line that describes the data.
         also: hooks that are called after those of the run.
+        mesh: the devices that the members are spread over (:func:`stein.sharding.mesh`). Default: one device.
     """
     with precision(config):
         parts = assemble(config)  # before anything is written: bad data creates no run
-        forecast.fits(config, shapes(parts.algorithm, config))
+        forecast.fits(config, shapes(parts.algorithm, config), jax.process_count())
         for warning in sizes.warnings(parts.data.train.x, parts.data.train.y):
             warn(warning)
         _announce(parts, warn, say)
-        durable.sweep(folder.path)
-        documents.write_json(folder.environment, environment())
-        documents.write_json(folder.data, parts.data.facts)
-        durable.replace(folder.config, configs.dump(config).encode())
-        _Training(config, folder, parts, requests, show, warn, say, also).go_on()
+        if processes.is_first():
+            durable.sweep(folder.path)
+            documents.write_json(folder.environment, environment() | _devices_used(mesh))
+            documents.write_json(folder.data, parts.data.facts)
+            durable.replace(folder.config, configs.dump(config).encode())
+        _Training(config, folder, parts, requests, show, warn, say, also, mesh).go_on()
 
 
 def resume(
@@ -66,6 +76,7 @@ def resume(
     allow_changed_data: bool = False,
     steps: int | None = None,
     also: Sequence[train.Hook] = (),
+    mesh: Mesh | None = None,
 ) -> None:
     """Continue a run from its last good checkpoint. The caller holds its lock.
 
@@ -73,23 +84,35 @@ def resume(
         allow_changed_data: if the data changed after the run began, warn instead of raising ``ValueError``.
         steps: new total of training steps, also for a finished run.
         also: hooks that are called after those of the run.
+        mesh: as in :func:`start`; another one than before gives the same to rounding.
     """
-    for place in (folder.path, folder.checkpoints):
-        durable.sweep(place)
+    if processes.is_first():
+        for place in (folder.path, folder.checkpoints):
+            durable.sweep(place)
     config = configs.load_run(folder.config) if steps is None else more_steps.check(folder, steps)
     with precision(config):
-        before, now = documents.read_json(folder.environment), environment()
-        for name in IDENTITY:
+        before, now = documents.read_json(folder.environment), environment() | _devices_used(mesh)
+        before.setdefault(USED, now[USED])  # older runs do not say
+        for name in (*IDENTITY, USED):
             if before.get(name) != now[name]:
                 warn(f"{name} was {before.get(name)} and is {now[name]}: the run goes on, the same to rounding only")
         changed = dataset.changed_data(str(folder), allow_changed_data, warn)
         parts = assemble(config, documents.read_json(folder.data), changed)
         _announce(parts, warn, say)
-        if steps is not None:  # only now: after rejected data, a finished run stays finished
+        processes.exchange()  # all have read what the first now writes
+        if steps is not None and processes.is_first():  # only now: after rejected data, a finished run stays finished
             more_steps.allow(folder, config, warn)
-        if allow_changed_data:
+        if allow_changed_data and processes.is_first():
             documents.write_json(folder.data, parts.data.facts)
-        _Training(config, folder, parts, requests, show, warn, say, also).go_on()
+        _Training(config, folder, parts, requests, show, warn, say, also, mesh).go_on()
+
+
+USED = "devices used"
+
+
+def _devices_used(mesh: Mesh | None) -> dict[str, str]:
+    number = 1 if mesh is None else mesh.size
+    return {USED: str(number) if jax.process_count() == 1 else f"{number} of {jax.process_count()} processes"}
 
 
 def _announce(parts: Parts, warn: Say, say: Say) -> None:
@@ -116,21 +139,34 @@ class _Training:
     warn: Say
     say: Say
     also: Sequence[train.Hook] = ()
+    mesh: Mesh | None = None
     stream: int = STREAM
+    spread: Spread | None = None
 
     def go_on(self) -> None:
         """Train from the last good checkpoint, or from the beginning, to the end."""
-        state, rows = self._where_it_was()
+        like = shapes(self.parts.algorithm, self.config)
+        if self.mesh is not None:
+            self.spread = Spread(self.mesh, like)
+            self.parts = self.parts._replace(algorithm=self.spread.algorithm(self.parts.algorithm))
+        state, rows = self._where_it_was(like)
         section = self.config.train
         if int(state.step) < section.steps:
             if self._is_early_enough(rows):
                 self.warn(f"train.early_stop = {section.early_stop} ends the run at step {int(state.step)}")
             else:
                 state = self._train(state, rows)
+        if self.spread is not None:
+            processes.part()
+            if not processes.is_first():
+                return
+            # Every row is on disk: no device needs to hold them all but the one that evaluates them.
+            saved = checkpoint.newest(self.folder.checkpoints, like, self.warn)
+            assert saved is not None  # noqa: S101 - the last step was saved, or this one was loaded
+            state = saved[0]
         self._finish(state)
 
-    def _where_it_was(self) -> tuple[State, list[dict[str, Any]]]:
-        like = shapes(self.parts.algorithm, self.config)
+    def _where_it_was(self, like: State) -> tuple[State, list[dict[str, Any]]]:
         found = checkpoint.newest(self.folder.checkpoints, like, self.warn)
         if found is None:
             state, length = begin(self.parts.algorithm, self.config), 0
@@ -147,14 +183,18 @@ class _Training:
                     "start another run (`stein resume --steps N` alone may change train.steps)"
                 )
             batches = self.parts.batches
-            if facts.batches != self.stream and isinstance(
-                batches, Batches
-            ):  # a run keeps the batches that it began with
+            # A run keeps the batches that it began with.
+            if facts.batches != self.stream and isinstance(batches, Batches):
                 self.stream = facts.batches
                 key = batch_key(self.config.train.seed, self.stream)
                 self.parts = self.parts._replace(batches=batches.with_key(key))
-        if self.folder.cut_log(length) < length:
+            if self.spread is not None:
+                state = self.spread.place(state)
+        if self.spread is not None and isinstance(self.parts.batches, Batches):  # a stream is read by every process
+            self.parts = self.parts._replace(batches=self.spread.everywhere(self.parts.batches))
+        if processes.is_first() and self.folder.cut_log(length) < length:
             self.warn(f"{self.folder.log}: lines are missing at its end; the run goes on without them")
+        processes.exchange()  # all read what the first has left of the log
         return state, self.folder.rows()
 
     @property
@@ -171,13 +211,10 @@ class _Training:
         log = hooks.Log(self.folder.log, self.warn)
         saver = self._saver(log, rows)
         with contextlib.ExitStack() as stack:
-            called: list[train.Hook] = [
-                *self._measures(),
-                log,
-                *self._trackers(stack, start),
-                self._pulse(start),
-                saver,
-            ]
+            called: list[train.Hook] = self._measures()
+            if processes.is_first():
+                called += [log, *self._trackers(stack, start), self._pulse(start)]
+            called.append(saver)
             if config.train.early_stop:
                 called.append(hooks.early_stopping(config.train.early_stop, self._metric, rows))
             called += [*self.also, lambda moment: bool(self.requests)]
@@ -192,11 +229,11 @@ class _Training:
                 min_alive=config.train.min_alive,
             )
         saver.save(state)
-        if self.requests and int(state.step) < config.train.steps:
+        if processes.agreed(bool(self.requests)) and int(state.step) < config.train.steps:
             raise StoppedError(
                 f"stopped at step {int(state.step)} of {config.train.steps} and saved; "
                 f"`stein resume {self.folder}` goes on",
-                self.requests[0],
+                (self.requests or [signal.SIGTERM])[0],
             )
         return state
 
@@ -210,7 +247,14 @@ class _Training:
 
         best = self._metric if section.best else None
         return hooks.Checkpoints(
-            self.folder.checkpoints, section.every, section.keep, best=best, facts=facts, past=rows, warn=self.warn
+            self.folder.checkpoints,
+            section.every,
+            section.keep,
+            best=best,
+            facts=facts,
+            past=rows,
+            warn=self.warn,
+            mine=(lambda state: state) if self.spread is None else self.spread.mine,
         )
 
     def _measures(self) -> list[train.Hook]:

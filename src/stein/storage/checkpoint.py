@@ -1,10 +1,13 @@
 """Checkpoints: a complete state on disk, which is loaded bit for bit or rejected.
 
 A checkpoint is a directory ``step-00001200`` with three safetensors files and ``manifest.json``, which holds the size
-and SHA-256 of each of them and of itself. It gets its name only when it is complete and on disk
-(:mod:`stein.storage.durable`), and is read as an untrusted file (:mod:`stein.storage.untrusted`).
+and SHA-256 of each of them and of itself. If several processes save together, each of them writes files of its own,
+``particles.1-of-2.safetensors``, with its rows of the particles, and the first one writes the manifest. The directory
+gets its name only when it is complete and on disk (:mod:`stein.storage.durable`), and is read as an untrusted file
+(:mod:`stein.storage.untrusted`).
 """
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -24,7 +27,7 @@ from stein import __version__
 from stein.storage import durable, untrusted
 from stein.storage.untrusted import CheckpointError, DamagedError
 
-FORMAT_VERSION = 2  # 2 adds to a run's facts how the key of its batches is derived; the files are as in 1
+FORMAT_VERSION = 3  # 2 adds to a run's facts how the key of its batches is derived; 3 has files of several processes
 MANIFEST = "manifest.json"
 FILES = {
     "particles.safetensors": ("particles",),
@@ -40,7 +43,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """Formats 1 and 2. The first two fields and the signature are the same in every format."""
+    """Formats 1 to 3. The first two fields and the signature are the same in every format."""
 
     format_version: Annotated[int, msgspec.Meta(ge=1)]
     written_by: str
@@ -57,11 +60,20 @@ def name_of(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def save(folder: Path, state: Any, facts: Mapping[str, Any] = {}) -> Path:
+def save(
+    folder: Path,
+    state: Any,
+    facts: Mapping[str, Any] = {},
+    exchange: Callable[[str], list[str]] = lambda word: [word],
+    own: int = 0,
+) -> Path:
     """Write the state to ``folder/step-XXXXXXXX``; an intact checkpoint of that step is not replaced.
 
     Args:
         facts: other data of the state, as JSON: a hash of the config, the length of a log.
+        exchange: if several processes save together, each its own rows of the state: gives the words of all of them
+            (:func:`stein.processes.exchange`). Default: one process.
+        own: the number of this process. The first, 0, writes the manifest.
 
     Returns:
         The path of the checkpoint, which is on disk.
@@ -69,26 +81,51 @@ def save(folder: Path, state: Any, facts: Mapping[str, Any] = {}) -> Path:
     generators: dict[str, str] = {}
     arrays = _on_host(_plain(state, generators))
     path = folder / name_of(int(arrays["step"]))
-    if path.exists():
-        try:
-            verify(path)
-            return path
-        except DamagedError:
-            pass  # a run that fell back to an earlier step saves this step again
-    contents = {file: safetensors.numpy.save(_part(file, arrays)) for file in FILES}
+    parts = len(words := exchange("there" if own == 0 and _is_intact(path) else ""))
+    if words[0]:
+        return path
+    contents = {
+        name: safetensors.numpy.save(_part(file, arrays))
+        for file in FILES
+        for number, name in enumerate(_names(file, parts))
+        if number == own
+    }
+    files = {
+        name: {"size": len(data), "sha256": _sha256(data), "tensors": untrusted.described(_part(_whole(name), arrays))}
+        for name, data in contents.items()
+    }
+    written = [json.loads(word) for word in exchange(json.dumps(files))]
+    if own == 0:
+        together = {name: entry for files in written for name, entry in files.items()}
+        manifest = _manifest(path, int(arrays["step"]), parts, together, generators, facts)
+        folder.mkdir(parents=True, exist_ok=True)
+        durable.sync(folder.parent)
+        if path.exists():
+            durable.remove(path)
+    with durable.new_folder(path) if own == 0 else contextlib.nullcontext(folder) as made:
+        temporary = folder / exchange(made.name)[0]
+        for file, data in contents.items():
+            durable.write(temporary / file, data)
+        exchange("written")
+        if own == 0:
+            durable.write(temporary / MANIFEST, manifest)
+    exchange("complete")
+    return path
+
+
+def _manifest(
+    path: Path, step: int, parts: int, files: dict[str, Any], generators: dict[str, str], facts: Mapping[str, Any]
+) -> bytes:
     try:
         facts = json.loads(json.dumps(dict(facts), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"facts: not JSON: {error}") from error
     manifest = _signed(
         {
-            "format_version": FORMAT_VERSION,
+            "format_version": 2 if parts == 1 else FORMAT_VERSION,  # what older versions can read, they may
             "written_by": __version__,
-            "step": int(arrays["step"]),
-            "files": {
-                file: {"size": len(data), "sha256": _sha256(data), "tensors": untrusted.described(_part(file, arrays))}
-                for file, data in contents.items()
-            },
+            "step": step,
+            "files": files,
             "generators": generators,
             "versions": {
                 "jax": jax.__version__,
@@ -103,15 +140,7 @@ def save(folder: Path, state: Any, facts: Mapping[str, Any] = {}) -> Path:
         raise ValueError(
             f"{path / MANIFEST}: {len(manifest)} bytes, {untrusted.MAX_JSON} are allowed; too many leaves or facts"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    durable.sync(folder.parent)
-    if path.exists():
-        durable.remove(path)
-    with durable.new_folder(path) as temporary:
-        for file, data in contents.items():
-            durable.write(temporary / file, data)
-        durable.write(temporary / MANIFEST, manifest)
-    return path
+    return manifest
 
 
 def load(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
@@ -126,20 +155,24 @@ def load(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
     generators: dict[str, str] = {}
     expected = jax.eval_shape(lambda state: _plain(state, generators), like)
     manifest = read_manifest(path)
-    for file, saved in manifest["files"].items():  # first: a size that differs because of the config is not damage
-        untrusted.check_described(path / MANIFEST, saved["tensors"], untrusted.described(_part(file, expected)))
+    files, parts = manifest["files"], _parts(manifest["files"])
+    wanted = {name: _wanted(saved["tensors"], _part(_whole(name), expected), parts) for name, saved in files.items()}
+    for name, saved in files.items():  # first: a size that differs because of the config is not damage
+        untrusted.check_described(path / MANIFEST, saved["tensors"], untrusted.described(wanted[name]))
     if manifest["generators"] != generators:
         theirs = untrusted.shown(str(manifest["generators"]))
         raise CheckpointError(
             f"{path / MANIFEST}: random keys of {theirs}, here {generators}; set JAX_DEFAULT_PRNG_IMPL"
         )
-    arrays: dict[str, Any] = {}
-    for file, saved in manifest["files"].items():
-        wanted = _part(file, expected)
-        data = untrusted.read(path / file, untrusted.largest(wanted), saved["size"])
-        if _sha256(data) != saved["sha256"]:
-            raise DamagedError(path / file, "its SHA-256 is not the one in the manifest")
-        arrays |= untrusted.tensors(path / file, data, wanted)[0]
+    read: dict[str, list[Any]] = {}
+    for name in (name for file in FILES for name in _names(file, parts)):  # rows in the order of the processes
+        data = untrusted.read(path / name, untrusted.largest(wanted[name]), files[name]["size"])
+        if _sha256(data) != files[name]["sha256"]:
+            raise DamagedError(path / name, "its SHA-256 is not the one in the manifest")
+        for leaf, array in untrusted.tensors(path / name, data, wanted[name])[0].items():
+            read.setdefault(leaf, []).append(array)
+    arrays: dict[str, Any] = {leaf: rows[0] if len(rows) == 1 else jnp.concatenate(rows) for leaf, rows in read.items()}
+    untrusted.check_described(path / MANIFEST, untrusted.described(arrays), untrusted.described(expected))
     if int(arrays["step"]) != manifest["step"]:
         raise DamagedError(path / MANIFEST, f"it says step {manifest['step']}, the state says {arrays['step']}")
     for name, generator in generators.items():
@@ -167,8 +200,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{__version__}, which reads format {FORMAT_VERSION}; upgrade stein"
         )
     untrusted.convert(where, manifest, _Manifest)
-    if manifest["files"].keys() != FILES.keys():
-        raise DamagedError(where, f"it does not list exactly {', '.join(FILES)}")
+    names = [name for file in FILES for name in _names(file, _parts(manifest["files"]))]
+    if manifest["files"].keys() != set(names):
+        raise DamagedError(where, f"it does not list exactly {', '.join(names[:9])}")
     if path.name.startswith("step-") and path.name != name_of(manifest["step"]):
         raise DamagedError(where, f"it says step {manifest['step']}, the directory another")
     return manifest
@@ -268,6 +302,14 @@ def _digest(arrays: Mapping[str, Any], about: Mapping[str, Any]) -> str:
     return total.hexdigest()
 
 
+def _is_intact(path: Path) -> bool:
+    """Whether there is a checkpoint that need not be saved again, as after a run fell back to an earlier step."""
+    try:
+        return path.exists() and bool(verify(path))
+    except DamagedError:
+        return False
+
+
 def _is_good(path: Path) -> bool:
     try:
         verify(path)
@@ -296,6 +338,36 @@ def _plain(state: Any, generators: dict[str, str]) -> dict[str, Any]:
 def _on_host(leaves: dict[str, Any]) -> dict[str, np.ndarray]:
     """Arrays in C order, since safetensors writes the raw memory."""
     return {name: np.asarray(leaf, order="C") for name, leaf in jax.device_get(leaves).items()}
+
+
+def _names(file: str, parts: int) -> list[str]:
+    """The files that hold the leaves of a file: one of each process. The last, which is small, is not divided."""
+    if parts == 1 or file == "rng.safetensors":
+        return [file]
+    return [file.replace(".", f".{number}-of-{parts}.") for number in range(parts)]
+
+
+def _parts(files: Mapping[str, Any]) -> int:
+    """How many processes wrote these files."""
+    return max(sum(name.startswith("particles.") for name in files), 1)
+
+
+def _whole(name: str) -> str:
+    """The file of which a process wrote this part."""
+    return re.sub(r"\.[0-9]+-of-[0-9]+", "", name)
+
+
+def _wanted(saved: Mapping[str, str], expected: dict[str, Any], parts: int) -> dict[str, Any]:
+    """The leaves of one process's file: of those that are in it, as many rows as it says."""
+    if parts == 1:
+        return expected
+    rows = {name: re.match(r"[a-z0-9]+\[([0-9]{1,9})\b", saved[name]) for name in saved.keys() & expected.keys()}
+    return {
+        name: expected[name]
+        if found is None
+        else jax.ShapeDtypeStruct((int(found[1]), *expected[name].shape[1:]), expected[name].dtype)
+        for name, found in rows.items()
+    }
 
 
 def _part(file: str, leaves: dict[str, Any]) -> dict[str, Any]:
