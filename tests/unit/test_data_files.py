@@ -235,7 +235,7 @@ def refused(complaint, action):
 
 def test_no_parquet_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ImportError, match=r"pip install 'stein\[parquet\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[parquet\]'"):
         data.load_arrays(tmp_path / "t.parquet", "y")
 
 

@@ -254,7 +254,7 @@ def test_wandb_takes_the_metrics_into_an_offline_run(tmp_path):
 
 def test_a_tracker_that_is_not_installed_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ImportError, match=r"stein\[wandb\]"), hooks.wandb("project", "name"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[wandb\]' in the checkout"), hooks.wandb("project", "name"):
         pass
 
 

@@ -136,7 +136,7 @@ def test_digits():
 def test_no_digits_without_scikit_learn(monkeypatch):
     """Catches a missing package reported by a traceback."""
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"pip install 'stein\[sklearn\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[sklearn\]'"):
         load("digits")
 
 

@@ -499,7 +499,7 @@ def test_dropout_that_is_switched_off_is_welcome(build):
 @pytest.mark.parametrize("build", [lambda: models.from_linen(None, ROWS), lambda: models.from_nnx(NnxNet)])
 def test_a_missing_flax_is_named(build, monkeypatch):
     monkeypatch.setitem(sys.modules, "flax", None)
-    with pytest.raises(ImportError, match=r"pip install 'stein\[flax\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[flax\]'"):
         build()
 
 

@@ -37,8 +37,8 @@ def start(
     show: bool,
     warn: Say,
     say: Say = lambda line: None,
-    also: Sequence[train.Hook] = (),
     mesh: Mesh | None = None,
+    also: Sequence[train.Hook] = (),
 ) -> None:
     """Train from the beginning in a new directory. The caller holds its lock.
 
@@ -50,8 +50,8 @@ def start(
         show: draw a progress bar.
         warn: called with one line per warning.
         say: called with one line that describes the data.
-        also: hooks that are called after those of the run.
         mesh: the devices that the members are spread over (:func:`stein.sharding.mesh`). Default: one device.
+        also: hooks that are called after those of the run.
     """
     with precision(config):
         parts = assemble(config)  # before anything is written: bad data creates no run
@@ -64,7 +64,7 @@ def start(
             documents.write_json(folder.environment, environment() | _devices_used(mesh))
             documents.write_json(folder.data, parts.data.facts)
             durable.replace(folder.config, configs.dump(config).encode())
-        _Training(config, folder, parts, requests, show, warn, say, also, mesh).go_on()
+        _Training(config, folder, parts, requests, show, warn, say, mesh, also).go_on()
 
 
 def resume(
@@ -75,16 +75,16 @@ def resume(
     say: Say = lambda line: None,
     allow_changed_data: bool = False,
     steps: int | None = None,
-    also: Sequence[train.Hook] = (),
     mesh: Mesh | None = None,
+    also: Sequence[train.Hook] = (),
 ) -> None:
     """Continue a run from its last good checkpoint. The caller holds its lock.
 
     Args:
         allow_changed_data: if the data changed after the run began, warn instead of raising ``ValueError``.
         steps: new total of training steps, also for a finished run.
-        also: hooks that are called after those of the run.
         mesh: as in :func:`start`; another one than before gives the same to rounding.
+        also: hooks that are called after those of the run.
     """
     if processes.is_first():
         for place in (folder.path, folder.checkpoints):
@@ -104,7 +104,7 @@ def resume(
             more_steps.allow(folder, config, warn)
         if allow_changed_data and processes.is_first():
             documents.write_json(folder.data, parts.data.facts)
-        _Training(config, folder, parts, requests, show, warn, say, also, mesh).go_on()
+        _Training(config, folder, parts, requests, show, warn, say, mesh, also).go_on()
 
 
 USED = "devices used"
@@ -138,8 +138,8 @@ class _Training:
     show: bool
     warn: Say
     say: Say
-    also: Sequence[train.Hook] = ()
     mesh: Mesh | None = None
+    also: Sequence[train.Hook] = ()
     stream: int = STREAM
     spread: Spread | None = None
 
