@@ -90,6 +90,7 @@ def test_the_chains_go_on_where_they_were(tmp_path: Path) -> None:
         (("reproduce", "fig1", "--methods", "dee"), "error: --methods = 'dee'"),
         (("reproduce", "fig1", "--workers", "0"), "error: --workers = 0: must be at least 1"),
         (("reproduce", "fig2"), "fig-stochastic"),
+        (("reproduce", "hmc", "--shard", "1/2"), "error: --shard, --slurm and --ray: are for figures and tables"),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[str, ...], words: str) -> None:

@@ -147,6 +147,8 @@ def reproduce(
         _reproduce_table(what, preset, methods, seeds, path, launcher(path))
     elif preset == "laptop":
         raise ValueError(f"--preset laptop: is for tables; {what} has smoke, paper and corrected")
+    elif what == "hmc" and (shard or ray or slurm is not None):
+        raise ValueError("--shard, --slurm and --ray: are for figures and tables; the chains of hmc run here")
     elif what == "hmc":
         _reproduce_hmc(tasks, preset == "smoke", out or pathlib.Path("results/hmc"))
     else:
@@ -226,6 +228,9 @@ def _reproduce_table(
             image_tables.write(
                 folder, image_tables.cells(what, preset, (), seeds), f"stein reproduce {what} --preset {preset}"
             )
+    if not (folder / f"{shown}.md").exists():  # an early shard without a cell of its own
+        print(f"nothing to show yet in {folder}")
+        return
     print((folder / f"{shown}.md").read_text())
     print(f"in {folder}: {shown}.md, table.json (every seed), about.json and the figures")
 
