@@ -75,6 +75,7 @@ class Places(NamedTuple):
         import jax
 
         if self.several:
+            jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
             # Without arguments, jax asks the scheduler.
             jax.distributed.initialize(
                 self.coordinator, self.num_processes, self.process_id, heartbeat_timeout_seconds=HEARTBEAT
