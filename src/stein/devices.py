@@ -16,6 +16,10 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
+from stein import versions
+
+versions.require()
+
 PARTICLES, DATA = "particles", "data"
 """The axes of a mesh: particles over devices, and the rows of a batch over devices with the same particles."""
 PIECE = 4 * 2**20

@@ -12,6 +12,10 @@ import numpy as np
 from jax._src.distributed import global_state  # jax has no public name for its key-value store
 from jax.experimental import multihost_utils
 
+from stein import versions
+
+versions.require()
+
 PATIENCE = 600
 """Seconds to wait for the slowest process. One that has died is noticed by its missing heartbeats, much earlier."""
 _numbers = itertools.count()

@@ -282,6 +282,7 @@ def test_levels_and_medians_are_those_of_the_training_rows(tmp_path: Path) -> No
 # -- interrupted --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_stopped_fit_gets_its_summary_when_it_is_resumed(
     fitted: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

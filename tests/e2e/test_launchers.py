@@ -107,6 +107,7 @@ def test_a_lost_worker_changes_no_byte(end: str, undisturbed: dict, tmp_path: Pa
     assert int((out / "trials" / "001" / ".lock").read_text().split()[1]) != worker or number == signal.SIGTERM
 
 
+@pytest.mark.long
 def test_shards_make_one_search(tmp_path: Path, cache: Path) -> None:
     """Catches shards that overlap or leave a trial out, a summary of half a search, and none of the whole."""
     file, out = spec(tmp_path, GRID.replace(", 1e-4", ""), steps=20), tmp_path / "out"

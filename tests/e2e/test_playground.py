@@ -159,6 +159,7 @@ def _nuts(log_prob: Any) -> Any:
     return draws.reshape(-1, 3 * UNITS + 1)
 
 
+@pytest.mark.long
 def test_everything_that_can_be_chosen_moves(opened: pages.Opened) -> None:
     """Catches: a control without effect, a method offered where it cannot run, words that no longer follow the picture,
     and what keeps readers with a keyboard or a screen reader out."""

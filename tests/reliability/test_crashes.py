@@ -125,7 +125,8 @@ def test_a_second_ctrl_c_is_immediate(config: Path, tmp_path: Path, cache: Path)
 # -- R14: two writers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("writers", [2, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("writers", [2, 8])
 def test_one_writer_wins_and_its_death_frees_the_run(writers: int, config: Path, tmp_path: Path, cache: Path) -> None:
     """Catches a lock that two hold, that a reader disturbs, or that outlives its holder."""
     run = tmp_path / "run"

@@ -39,6 +39,7 @@ ENVIRONMENTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=() if name.startswith("no home") else pytest.mark.long)
     for name in ENVIRONMENTS

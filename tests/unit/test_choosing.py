@@ -27,6 +27,7 @@ def config(**changes):
     return settings.config("S", SteinRegressor(**SMALL | changes)._settings(), 120, 0, X[:, 0])
 
 
+@pytest.mark.long
 def test_members_with_their_own_priors_are_those_of_one_prior_each():
     """Two priors at once are the same as one after the other, to rounding. Catches a scale that moves, and members of
     another prior."""

@@ -235,6 +235,7 @@ def test_mlflow_takes_the_metrics_into_a_local_store_and_a_resumed_run_goes_on(t
     assert (found.data.params, found.info.status) == ({"method.name": "w-svgd"}, "FINISHED")
 
 
+@pytest.mark.long
 def test_wandb_takes_the_metrics_into_an_offline_run(tmp_path):
     """In a process of its own, because wandb starts one too."""
     pytest.importorskip("wandb")

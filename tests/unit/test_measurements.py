@@ -90,6 +90,7 @@ def trained(method):
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(state.particles)])
 
 
+@pytest.mark.long
 def test_every_source_of_a_config_changes_the_result(tmp_path):
     """Catches a source that is read and forgotten, or taken for another."""
     np.save(tmp_path / "pool.npy", np.full((1, 1), 9.0))

@@ -114,6 +114,7 @@ def test_a_rule_without_its_parentheses_is_named(rule):
         ensemble(ALGORITHM.target, lambda view: view, steps.langevin(1e-3))
 
 
+@pytest.mark.long
 def test_the_discrepancy_is_a_number_where_the_annealing_is_zero():
     """The first step of every cycle. Catches scores that are divided by a drive of zero."""
     from stein import schedules
