@@ -87,6 +87,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True, scope="session")
 def _compiled_once(cache: Path) -> None:
     """What one worker has compiled, or has forgotten, is not compiled again."""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # as tests/mutants.py has it
+        return
     jax.config.update("jax_compilation_cache_dir", str(cache / "tests"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

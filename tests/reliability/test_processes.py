@@ -97,7 +97,9 @@ def pair(alone, cache):
 def test_two_processes_are_one(alone, pair):
     """Catches rows lost between processes, a log written twice, and files that a single process cannot read."""
     close(pair, alone[1])
-    ours, theirs = ([json.loads(line) for line in (run / "metrics.jsonl").open()] for run in (pair, alone[1]))
+    ours, theirs = (
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (pair, alone[1])
+    )
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [50, 100, 150, 200]
     assert len(list((pair / "checkpoints" / checkpoint.name_of(200)).glob("*.?-of-2.safetensors"))) == 4
     assert not runs.leftovers(pair)
