@@ -1,6 +1,8 @@
 """Real training processes for the reliability tests: started, killed, resumed, compared."""
 
+import contextlib
 import hashlib
+import io
 import os
 import random
 import signal
@@ -9,6 +11,7 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 STEIN = Path(sys.executable).with_name("stein")
 # As in a terminal, even where the tests themselves run in the background, where Ctrl-C is ignored.
@@ -69,6 +72,37 @@ def stein(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     """A command as a user gives it, to its end."""
     plain = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "COLUMNS")}
     return subprocess.run([STEIN, *arguments], capture_output=True, text=True, env=plain | extra, timeout=600)
+
+
+class Said(NamedTuple):
+    """The exit code of a command, and the lines that it wrote."""
+
+    code: int
+    out: list[str]
+    err: list[str]
+
+
+def here(*arguments: object) -> Said:
+    """A command in this process, which the tests' type checker watches."""
+    import jax  # not before the tests have set its flags
+
+    from stein import cli
+
+    out, err = io.StringIO(), io.StringIO()
+    before = jax.config.jax_enable_x64
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main([str(argument) for argument in arguments])
+    jax.config.update("jax_enable_x64", before)  # what a float32 run turns off
+    return Said(code, out.getvalue().splitlines(), err.getvalue().splitlines())
+
+
+def anonymous_memory(pid: int) -> int:
+    """RssAnon of a process in bytes; 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon")), 0)
 
 
 def environment(cache: Path, **extra: str) -> dict[str, str]:

@@ -3,19 +3,15 @@
 Runs are in float64, as the tests are, so that a run does not change the precision of others.
 """
 
-import contextlib
-import io
 import json
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
-import jax
 import numpy as np
 import pytest
 import safetensors
 
-from stein import cli
+import runs
 from stein.runs import configs
 from stein.runs.folder import RunFolder
 
@@ -43,21 +39,6 @@ tensorboard = false
 """
 
 
-class Said(NamedTuple):
-    code: int
-    out: list[str]
-    err: list[str]
-
-
-def stein(*arguments: object) -> Said:
-    out, err = io.StringIO(), io.StringIO()
-    before = jax.config.jax_enable_x64
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main([str(argument) for argument in arguments])
-    jax.config.update("jax_enable_x64", before)  # what a float32 run turns off
-    return Said(code, out.getvalue().splitlines(), err.getvalue().splitlines())
-
-
 def houses(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     x = random.uniform([0, 1900], [10, 2000], (rows, 2))
@@ -71,16 +52,16 @@ def write(path: Path, x: np.ndarray, y: np.ndarray, header: str = "rooms,year,pr
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Said]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, runs.Said]:
     folder = tmp_path_factory.mktemp("houses")
     write(folder / "houses.csv", *houses(150))
     (folder / "houses.toml").write_text('[data]\nfile = "houses.csv"\ntarget = "price"\n' + SMALL)
-    said = stein("train", folder / "houses.toml", "--out", folder / "run", "--quiet", "--no-cache")
+    said = runs.here("train", folder / "houses.toml", "--out", folder / "run", "--quiet", "--no-cache")
     return folder, said
 
 
 @pytest.fixture
-def copy(trained: tuple[Path, Said], tmp_path: Path) -> Path:
+def copy(trained: tuple[Path, runs.Said], tmp_path: Path) -> Path:
     """The run and its data, to be spoiled."""
     shutil.copytree(trained[0], tmp_path / "copy")
     config = tmp_path / "copy" / "run" / "config.toml"
@@ -92,7 +73,7 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
-def test_a_table_with_all_defaults_is_learned(trained: tuple[Path, Said]) -> None:
+def test_a_table_with_all_defaults_is_learned(trained: tuple[Path, runs.Said]) -> None:
     """RMSE in the targets' units and well below their spread of 60,000. Catches targets that are not standardised, and
     numbers that are still so."""
     folder, said = trained
@@ -110,14 +91,14 @@ def numbers_of_members(folder: Path) -> list[float]:
     return RunFolder(folder / "run").last_row()["log_likelihood_members"]
 
 
-def test_choices_go_by_the_validation_part(trained: tuple[Path, Said]) -> None:
+def test_choices_go_by_the_validation_part(trained: tuple[Path, runs.Said]) -> None:
     """Catches the best checkpoint chosen by the rows that `evaluate` reports."""
     rows = RunFolder(trained[0] / "run").rows()
     assert all({"validation_nll", "validation_rmse", "test_nll", "test_rmse"} <= set(row) for row in rows)
     assert rows[-1]["validation_nll"] != rows[-1]["test_nll"]
 
 
-def test_the_export_says_what_predictions_need(trained: tuple[Path, Said]) -> None:
+def test_the_export_says_what_predictions_need(trained: tuple[Path, runs.Said]) -> None:
     with safetensors.safe_open(trained[0] / "run" / "ensemble.safetensors", "numpy") as file:
         about = json.loads(file.metadata()["stein"])
     assert (about["inputs"], about["target"], about["labels"]) == (["rooms", "year"], "price", [])
@@ -137,7 +118,7 @@ def test_the_export_says_what_predictions_need(trained: tuple[Path, Said]) -> No
 def test_an_evaluation_is_in_the_units_of_the_targets(copy: Path) -> None:
     """The numbers of training again; on a labelled file; against rows far away. Catches targets that stay scaled,
     columns in another order, and no detection for regression."""
-    said = stein("evaluate", copy / "run", "--no-cache")
+    said = runs.here("evaluate", copy / "run", "--no-cache")
     assert said.code == 0, said.err
     found, last = read(copy / "run" / "evaluation.json"), read(copy / "run" / "metrics.json")
     for name in ("rmse", "nll", "nll_members"):
@@ -151,7 +132,7 @@ def test_an_evaluation_is_in_the_units_of_the_targets(copy: Path) -> None:
     (copy / "new.csv").write_text("\n".join(["price,year,rooms", *rows]) + "\n")
     far = [f"{rooms * 10},{year + 1000}" for rooms, year in x.tolist()]
     (copy / "far.csv").write_text("\n".join(["rooms,year", *far]) + "\n")
-    said = stein("evaluate", copy / "run", "--data", copy / "new.csv", "--ood", copy / "far.csv", "--no-cache")
+    said = runs.here("evaluate", copy / "run", "--data", copy / "new.csv", "--ood", copy / "far.csv", "--no-cache")
     assert said.code == 0, said.err
     found = read(copy / "run" / "evaluation.json")
     assert (found["test_points"], found["data"]) == (40, str(copy / "new.csv"))
@@ -160,7 +141,7 @@ def test_an_evaluation_is_in_the_units_of_the_targets(copy: Path) -> None:
     assert found["spread_ratio"] > 2
 
     (copy / "other.csv").write_text("rooms,age\n1,2\n")
-    said = stein("evaluate", copy / "run", "--ood", copy / "other.csv", "--no-cache")
+    said = runs.here("evaluate", copy / "run", "--ood", copy / "other.csv", "--no-cache")
     assert (said.code, said.err) == (
         2,
         [f"error: {copy}/other.csv: column 'age': is not an input of the run; drop it"],
@@ -182,11 +163,11 @@ def test_data_that_changed_are_refused(words: str, copy: Path) -> None:
     write(copy / "houses.csv", *CHANGES[words])
     run = copy / "run"
     line = f"error: {run}: its data changed after training began: {copy}/houses.csv: {words}; `--allow-changed-data`"
-    said = stein("evaluate", run, "--no-cache")
+    said = runs.here("evaluate", run, "--no-cache")
     assert (said.code, len(said.err)) == (2, 1)
     assert said.err[0].startswith(line)
     (run / "metrics.json").unlink()
-    said = stein("resume", run, "--quiet", "--no-cache")
+    said = runs.here("resume", run, "--quiet", "--no-cache")
     assert (said.code, len(said.err)) == (2, 1)
     assert said.err[0].startswith(line)
 
@@ -194,7 +175,7 @@ def test_data_that_changed_are_refused(words: str, copy: Path) -> None:
 def test_changed_data_are_allowed_with_a_warning(copy: Path) -> None:
     """With the scales of training: targets a thousand times as large are far off, and the last line says so."""
     write(copy / "houses.csv", X, 1000 * Y)
-    said = stein("evaluate", copy / "run", "--allow-changed-data", "--no-cache")
+    said = runs.here("evaluate", copy / "run", "--allow-changed-data", "--no-cache")
     assert said.code == 0
     assert said.err[0].startswith(f"warning: the data changed after training began: {copy}/houses.csv: target values")
     found = read(copy / "run" / "evaluation.json")
@@ -210,7 +191,8 @@ def test_a_result_that_is_worse_than_the_mean_says_so(tmp_path: Path) -> None:
     write(tmp_path / "houses.csv", *houses(60))
     (tmp_path / "run.toml").write_text('[data]\nfile = "houses.csv"\ntarget = "price"\n' + SMALL)
     spoiled = ["train.steps=100", "optimiser.learning_rate=1e-9", "prior.scale=3"]
-    said = stein("train", tmp_path / "run.toml", "--set", *spoiled, "--out", tmp_path / "run", "--quiet", "--no-cache")
+    train = ["train", tmp_path / "run.toml", "--set", *spoiled, "--out", tmp_path / "run", "--quiet", "--no-cache"]
+    said = runs.here(*train)
     assert said.code == 0
     assert said.err[-1].startswith("warning: worse than predicting the mean: rmse ")
 
@@ -218,7 +200,7 @@ def test_a_result_that_is_worse_than_the_mean_says_so(tmp_path: Path) -> None:
 def test_doubtful_targets_leave_no_run_behind(tmp_path: Path) -> None:
     write(tmp_path / "houses.csv", X, np.round(Y).astype(int))
     (tmp_path / "run.toml").write_text('[data]\nfile = "houses.csv"\ntarget = "price"\n' + SMALL)
-    said = stein("train", tmp_path / "run.toml", "--out", tmp_path / "run", "--no-cache")
+    said = runs.here("train", tmp_path / "run.toml", "--out", tmp_path / "run", "--no-cache")
     assert (said.code, said.out, len(said.err)) == (2, [], 1)
     assert "'price': numbers or classes?" in said.err[0]
     assert "likelihood.name=gaussian" in said.err[0]
@@ -246,7 +228,7 @@ def test_an_old_run_on_a_table_is_evaluated_as_it_was(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, tmp_path / "old")
     config = tmp_path / "old" / "table" / "config.toml"
     config.write_text(config.read_text().replace("/tmp/golden/kinds.csv", str(tmp_path / "old" / "kinds.csv")))
-    said = stein("evaluate", tmp_path / "old" / "table", "--no-cache")
+    said = runs.here("evaluate", tmp_path / "old" / "table", "--no-cache")
     assert said.code == 0, said.err
     found, last = read(tmp_path / "old" / "table" / "evaluation.json"), read(tmp_path / "old/table/metrics.json")
     for name in ("accuracy", "nll", "nll_members"):
@@ -260,7 +242,7 @@ def test_an_old_run_goes_on_as_it_was(tmp_path: Path) -> None:
     for name in ("metrics.json", "ensemble.safetensors"):
         (run / name).unlink()
     shutil.rmtree(run / "checkpoints" / "step-00000020")
-    said = stein("resume", run, "--quiet", "--no-cache")
+    said = runs.here("resume", run, "--quiet", "--no-cache")
     assert said.code == 0, said.err
     old, new = (dict(weights(folder / "ensemble.safetensors")) for folder in (GOLDEN / "toy", run))
     assert old.keys() == new.keys()

@@ -3,14 +3,10 @@
 Runs are in float64, as the tests are, so that a run does not change the precision of others.
 """
 
-import contextlib
-import io
 import json
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
-import jax
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -18,7 +14,6 @@ import pytest
 import safetensors
 
 import runs
-from stein import cli
 from stein.runs import configs
 
 ROWS, TEST = 1000, 50
@@ -50,21 +45,6 @@ tensorboard = false
 PAIR = 'inputs = "x.npy"\ntargets = "y.npy"'
 
 
-class Said(NamedTuple):
-    code: int
-    out: list[str]
-    err: list[str]
-
-
-def stein(*arguments: object) -> Said:
-    out, err = io.StringIO(), io.StringIO()
-    before = jax.config.jax_enable_x64
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main([str(argument) for argument in arguments])
-    jax.config.update("jax_enable_x64", before)
-    return Said(code, out.getvalue().splitlines(), err.getvalue().splitlines())
-
-
 def write_pair(folder: Path) -> None:
     random = np.random.default_rng(0)
     x = random.normal(5.0, 3.0, (ROWS, 3)).astype(np.float32)
@@ -87,7 +67,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
     write_pair(folder)
     (folder / "c.toml").write_text(CONFIG.format(data=PAIR, best="true"))
-    said = stein("train", folder / "c.toml", "--out", folder / "run", "--quiet")
+    said = runs.here("train", folder / "c.toml", "--out", folder / "run", "--quiet")
     assert said.code == 0, said.err
     return folder
 
@@ -120,7 +100,7 @@ def test_a_run_knows_the_whole_stream(finished: Path) -> None:
 def test_a_resumed_run_ends_with_the_same_bytes(finished: Path, tmp_path: Path) -> None:
     """Catches a stream that begins anew, or goes on at another batch, when a run is resumed."""
     run = copy(finished, tmp_path)
-    said = stein("resume", run, "--quiet")
+    said = runs.here("resume", run, "--quiet")
     assert said.code == 0, said.err
     assert runs.result(run) == runs.result(finished / "run")
 
@@ -131,15 +111,15 @@ def test_a_changed_stream_is_refused(tmp_path: Path, finished: Path) -> None:
     before = x.read_bytes()
     try:
         x.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-        said = stein("resume", run, "--quiet")
+        said = runs.here("resume", run, "--quiet")
         assert (said.code, len(said.err)) == (2, 1)
         assert "the first or last bytes of x.npy changed; `--allow-changed-data` goes on all the same" in said.err[0]
-        said = stein("resume", run, "--quiet", "--allow-changed-data")
+        said = runs.here("resume", run, "--quiet", "--allow-changed-data")
         assert said.code == 0
         assert any("x.npy changed" in line for line in said.err)
     finally:
         x.write_bytes(before)
-    said = stein("resume", copy(finished, tmp_path / "again"), "--quiet")
+    said = runs.here("resume", copy(finished, tmp_path / "again"), "--quiet")
     assert said.code == 0, said.err
 
 
@@ -148,18 +128,18 @@ def test_parquet_with_classes_from_training_to_prediction(tmp_path: Path) -> Non
     """Catches labels, booleans or columns of a stream that are not those of its predictions."""
     write_classes(tmp_path)
     (tmp_path / "c.toml").write_text(CONFIG.format(data=TABLE, best="false"))
-    said = stein("train", tmp_path / "c.toml", "--out", tmp_path / "run", "--set", "train.steps=400",
+    said = runs.here("train", tmp_path / "c.toml", "--out", tmp_path / "run", "--set", "train.steps=400",
                  "--set", "optimiser.learning_rate=0.02")  # fmt: skip
     assert said.code == 0, said.err
     assert "950 + 50 rows (a stream" in " ".join(said.out + said.err)
     (tmp_path / "new.csv").write_text("a,b\n3.0,true\n-3.0,false\n")
-    said = stein("predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    said = runs.here("predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
     assert said.code == 0, said.err
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert [("warm" in line, "cold" in line) for line in lines[1:]] == [(True, False), (False, True)]
-    said = stein("evaluate", tmp_path / "run")
+    said = runs.here("evaluate", tmp_path / "run")
     assert said.code == 0, said.err
-    said = stein("train", tmp_path / "c.toml", "--dry-run", "--out", tmp_path / "other")
+    said = runs.here("train", tmp_path / "c.toml", "--dry-run", "--out", tmp_path / "other")
     assert said.code == 0, said.err
 
 
@@ -178,7 +158,7 @@ def test_a_bad_row_deep_in_the_stream_ends_the_run_in_one_line(
     """Catches an unknown class or a gap beyond the first rows that is trained on."""
     write_classes(tmp_path, **changed)
     (tmp_path / "c.toml").write_text(CONFIG.format(data=TABLE, best="false"))
-    said = stein("train", tmp_path / "c.toml", "--out", tmp_path / "run", "--quiet", "--set", "train.steps=100")
+    said = runs.here("train", tmp_path / "c.toml", "--out", tmp_path / "run", "--quiet", "--set", "train.steps=100")
     assert said.code == 2
     assert complaint in said.err[-1]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runs import environment, run
+from runs import anonymous_memory, environment, run
 
 COLUMNS, BYTES, ROWS_A_BLOCK = 100, 2_000_000_000, 2_000
 MOST = 1_000_000_000
@@ -26,15 +26,6 @@ def write_rows(path: Path, least_bytes: int) -> int:
             file.write(block)
             rows += ROWS_A_BLOCK
     return rows
-
-
-def anonymous_memory(pid: int) -> int:
-    """RssAnon of a process in bytes; 0 when it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon")), 0)
 
 
 @pytest.mark.long

@@ -44,19 +44,10 @@ def write_rows(folder: Path) -> None:
         y[start : start + ROWS_A_BLOCK] = block[:, :3].sum(axis=1)
 
 
-def anonymous_memory(pid: int) -> int:
-    """RssAnon of a process in bytes; 0 when it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon")), 0)
-
-
 def peak_of(process: subprocess.Popen) -> int:
     peak = 0
     while process.poll() is None:
-        peak = max(peak, anonymous_memory(process.pid))
+        peak = max(peak, runs.anonymous_memory(process.pid))
         time.sleep(0.02)
     process.communicate()
     return peak
