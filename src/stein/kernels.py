@@ -83,6 +83,7 @@ class AutodiffGram(NamedTuple):
 
     matrix: Matrix
     pairs: Matrix
+    alive: Mask
     function: Callable[[Weights, Weights], Float[Array, ""]]
     factor: float = 1.0
     bandwidth: Any = ()
@@ -97,6 +98,8 @@ class AutodiffGram(NamedTuple):
         return tree.add(tree.mix(drive, score), self.repulsion(x))
 
     def repulsion(self, x: Particles) -> Particles:
+        x = tree.where(self.alive, x, 0)
+
         def weighted_row(y: Particles, one: Weights, weights: Array) -> Array:
             seen = tree.scale(self.factor, y)
             values = jax.vmap(self.function, (None, 0))(tree.scale(self.factor, one), seen)
@@ -278,7 +281,7 @@ def from_function(function: Callable[[Weights, Weights], Float[Array, ""]]) -> K
         safe = tree.where(alive, x, 0)
         values = jax.lax.map(lambda one: jax.vmap(function, (None, 0))(one, safe), safe)
         pairs = _pairs(alive, values.dtype)
-        return AutodiffGram(values * pairs, pairs, function), memory
+        return AutodiffGram(values * pairs, pairs, alive, function), memory
 
     return Kernel(evaluate)
 

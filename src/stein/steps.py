@@ -1,6 +1,7 @@
 r"""How a force becomes a move: an optimiser, a Langevin step, or, for reproduction, noise inside an optimiser.
 
-A particle whose move is not finite keeps its position and its optimiser state, and is reported dead.
+A particle whose move is not finite keeps its position, and is reported dead. Its optimiser state is of no account from
+then on: keeping the old one too until the move is known would take as much memory as two more ensembles.
 """
 
 from collections.abc import Callable
@@ -131,9 +132,7 @@ def langevin(step_size: float | Schedule, preconditioner: Preconditioner | None 
         if noise is not None:
             proposal = tree.add(proposal, tree.scale(size**0.5, noise))
         alive = move.alive & tree.healthy(proposal)
-        if preconditioner is not None and not preconditioner.shared:
-            moved = tree.settle(alive, moved, state)
-        return tree.settle(alive, proposal, particles), moved, alive
+        return tree.where(alive, proposal, particles), moved, alive
 
     def restart(mask: Array, particles: Particles, state: Any) -> Any:
         if preconditioner is None or preconditioner.shared:
@@ -164,10 +163,10 @@ def _optimised(
     init, optimise = each(optimiser.init), each(optimiser.update)
 
     def update(particles: Particles, state: Any, move: Move) -> tuple[Particles, Any, Array]:
-        updates, moved = optimise(tree.scale(-1.0, gradient(move)), state, particles)
+        updates, state = optimise(tree.scale(-1.0, gradient(move)), state, particles)
         proposal = optax.apply_updates(particles, updates)
         alive = move.alive & tree.healthy(proposal)
-        return *tree.settle(alive, (proposal, moved), (particles, state)), alive
+        return tree.where(alive, proposal, particles), state, alive
 
     def restart(mask: Array, particles: Particles, state: Any) -> Any:
         return tree.where(mask, init(particles), state)

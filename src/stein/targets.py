@@ -21,7 +21,8 @@ from stein.types import Batch, Key, Model, Particles, Weights
 
 
 class View(NamedTuple):
-    """The ensemble at one step. Rows of dead particles are finite, and zero in every sum.
+    """The ensemble at one step. Rows of dead particles are finite, and zero in every sum, but for ``weights``: kernels
+    and ``tree`` leave the dead out by ``alive``, without a copy of all weights.
 
     ``drive`` below is gamma_t / T, the annealing factor over the temperature.
     """
@@ -128,18 +129,17 @@ def posterior(
         functional: bool,
     ) -> View:
         key_extra, key_prior = jax.random.split(key)
-        weights = tree.settle(alive, particles, 0)
         shared = measurement.is_gradient_batch()
         extra = _extra_points(measurement, key_extra, batch.x)
-        data = _at_the_data(model, likelihood, weights, batch, extra[: None if shared else 0])
-        log_prior = jax.vmap(prior.log_prob)(weights)
-        prior_w = jax.vmap(prior.score)(weights)
+        data = _at_the_data(model, likelihood, particles, batch, extra[: None if shared else 0])
+        log_prior = jax.vmap(prior.log_prob)(particles)
+        prior_w = jax.vmap(prior.score)(particles)
         posterior_w = jax.tree.map(lambda lik, pri: num_data * lik + pri, data.loglik_w, prior_w)
         score_w = tree.scale(drive, posterior_w)
         inputs, outputs, vjp = data.inputs, data.outputs, data.vjp
         if not shared:
             inputs = jnp.concatenate([_measured_inputs(batch, measurement)[: measurement.subset], extra])
-            outputs, vjp = _outputs(model, weights, inputs)
+            outputs, vjp = _outputs(model, particles, inputs)
 
         # A particle with a non-finite value that affects the others counts as dead from here on.
         seen = (outputs, data.outputs, data.log_likelihood, log_prior)
@@ -154,7 +154,7 @@ def posterior(
             prior_f = functional_prior(key_prior, features, alive, inputs, draw)
         score_f = data.point_scores * (num_data / batch.x.shape[0]) if shared else jnp.zeros_like(outputs)
         return View(
-            weights=tree.where(alive, weights, 0),
+            weights=particles,
             score_w=tree.where(alive, score_w, 0),
             posterior_w=tree.where(alive, posterior_w, 0),
             loglik_w=tree.where(alive, data.loglik_w, 0),
@@ -165,8 +165,8 @@ def posterior(
             prior_f=tree.where(alive, tree.scale(drive, prior_f), 0),
             ids=ids,
             alive=alive,
-            log_likelihood=data.log_likelihood,
-            log_prior=log_prior,
+            log_likelihood=tree.where(alive, data.log_likelihood, 0),
+            log_prior=tree.where(alive, log_prior, 0),
         )
 
     def check(x: Any, y: Any, whole: bool = True) -> None:
@@ -239,15 +239,14 @@ def density(
         space: str,
         functional: bool,
     ) -> View:
-        weights = tree.where(alive, particles, 0)
-        values, gradient = jax.vmap(jax.value_and_grad(log_prob))(weights)
-        outputs, vjp = jax.vjp(jax.vmap(compare), weights)
+        values, gradient = jax.vmap(jax.value_and_grad(log_prob))(particles)
+        outputs, vjp = jax.vjp(jax.vmap(compare), particles)
         alive = alive & tree.healthy((particles, values, gradient, outputs))
         outputs = tree.where(alive, outputs, 0)
         gradient = tree.where(alive, gradient, 0)
         zero = jnp.zeros_like(outputs)
         return View(
-            weights=tree.where(alive, weights, 0),
+            weights=particles,
             score_w=tree.scale(drive, gradient),
             posterior_w=gradient,
             loglik_w=gradient,
@@ -258,7 +257,7 @@ def density(
             prior_f=zero,
             ids=ids,
             alive=alive,
-            log_likelihood=values,
+            log_likelihood=tree.where(alive, values, 0),
             log_prior=jnp.zeros_like(values),
         )
 

@@ -53,11 +53,6 @@ def where(mask: Bool[Array, " n"], x: Particles, y: Particles | float) -> Partic
     return jax.tree.map(lambda a, b: jnp.where(_column(mask, a), a, b), x, y)
 
 
-def settle(alive: Bool[Array, " n"], x: Particles, y: Particles | float) -> Particles:
-    """``where(alive, x, y)`` for large trees: nothing is copied as long as all particles are alive."""
-    return jax.lax.cond(jnp.all(alive), lambda: x, lambda: where(alive, x, y))
-
-
 def mean(x: Particles, alive: Bool[Array, " n"]) -> Weights:
     """Mean over the living particles."""
     weights, number = alive.astype(dtype(x)), jnp.maximum(jnp.sum(alive), 1).astype(dtype(x))
@@ -107,25 +102,39 @@ def around(origin: Weights, x: Particles, alive: Bool[Array, " n"]) -> Particles
     return where(alive, jax.tree.map(lambda a, o: a - o[None], x, origin), 0)
 
 
-def gram(x: Particles) -> Float[Array, "n n"]:
-    """Inner products <x_i, x_j> over all leaves."""
+BLOCK = 2**20
+"""Bytes of the columns that a Gram matrix takes at once: with them in the processor's cache it is faster, and needs no
+copy of the particles."""
 
-    def leaf_gram(flat: Array) -> Array:
-        if devices.number() > 1:
-            return devices.products(flat)
-        return jnp.matmul(flat, flat.T, precision="highest")
 
-    products = [leaf_gram(_flat(leaf)) for leaf in jax.tree.leaves(x)]
+def gram(x: Particles, origin: Weights | None = None) -> Float[Array, "n n"]:
+    """Inner products <x_i - o, x_j - o> over all leaves, o being the ``origin`` (default: 0)."""
+    origin = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), x) if origin is None else origin
+    products = jax.tree.leaves(jax.tree.map(lambda leaf, o: _gram(_flat(leaf), o.reshape(1, -1)), x, origin))
     return sum(products[1:], products[0])
 
 
+def _gram(x: Float[Array, "n d"], origin: Float[Array, "1 d"]) -> Float[Array, "n n"]:
+    if devices.number() > 1:
+        return devices.products(x - origin)
+
+    def block(first: int | Array, width: int) -> Array:
+        part, middle = (jax.lax.dynamic_slice_in_dim(of, first, width, axis=1) for of in (x, origin))
+        return jnp.matmul(part - middle, (part - middle).T, precision="highest")
+
+    number = x.nbytes // BLOCK + 1
+    width = x.shape[1] // number
+    rest = block(number * width, x.shape[1] - number * width)
+    return jax.lax.fori_loop(0, number, lambda i, total: total + block(i * width, width), rest)
+
+
 def squared_distances(x: Particles, alive: Bool[Array, " n"]) -> Float[Array, "n n"]:
-    r""":math:`|x_i - x_j|^2` from the Gram matrix.
+    r""":math:`|x_i - x_j|^2` from the Gram matrix; zero for the dead.
 
     Shifting first keeps precision when particles are close relative to their norm; rounding can still make
     a distance slightly negative, hence the clip.
     """
-    products = gram(around_middle(x, alive))
+    products = jnp.where(alive[:, None] & alive[None, :], gram(x, middle(x, alive)), 0)
     norms = jnp.diagonal(products)
     return jnp.maximum(norms[:, None] + norms[None, :] - 2 * products, 0)
 

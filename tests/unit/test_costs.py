@@ -1,6 +1,7 @@
 """What a step costs by XLA's own account, which no other program on the machine changes."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from stein import data, likelihoods, models, priors, targets, train
@@ -31,8 +32,19 @@ def test_a_step_does_the_operations_of_its_equation(method):
         program = train.compiled(algorithm, state, batches, batches.indices(batches.cursor(0), 1))
     found = program.cost_analysis()
     assert 1 <= found["flops"] / OPERATIONS[method] < 1.2
-    # The old state must survive until the new one is known to be finite: three, and what is being computed.
-    assert program.memory_analysis().temp_size_in_bytes / (4 * MEMBERS * WEIGHTS) < 8
+
+
+def test_a_step_keeps_two_ensembles_beside_its_own():
+    """The gradient, and what is being computed. Catches an old optimiser state that is kept beside the new one, and a
+    copy of all weights without the dead: one more each."""
+    with jax.enable_x64(False):
+        target = targets.posterior(models.mlp([784, 100, 10]), likelihoods.categorical(), priors.normal(), 100)
+        algorithm = build("w-svgd", target)
+        state = jax.eval_shape(lambda key: algorithm.init(key, 20), jax.random.key(0))
+        batches = data.Batches(jnp.zeros((100, 784)), jnp.zeros(100, jnp.int32), 4, jax.random.key(1))
+        program = train.compiled(algorithm, state, batches, batches.indices(batches.cursor(0), 2))
+    particles = sum(4 * leaf.size for leaf in jax.tree.leaves(state.particles))
+    assert program.memory_analysis().temp_size_in_bytes / particles < 2.5
 
 
 def test_methods_share_the_program_that_shuffles():

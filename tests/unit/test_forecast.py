@@ -51,6 +51,14 @@ def test_numbers_belong_together(config):
     assert found.compilation > found.step
 
 
+def test_a_dry_run_is_of_one_device(config):
+    """Catches the time of one device told for eight."""
+    with pytest.raises(ValueError, match="--dry-run: times one device"):
+        runs.train(config, dry_run=True, devices=8)
+    with pytest.raises(ValueError, match="--devices = 0"):
+        runs.train(config, dry_run=True, devices=0)
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_what_does_not_fit_is_refused_before_it_begins(dry_run, config, tmp_path, monkeypatch):
     """Catches a run that is begun, and killed by the system. Catches members counted without their optimiser."""

@@ -107,6 +107,16 @@ def test_a_cluster_far_from_the_origin_keeps_its_digits_beside_an_outlier():
     assert error < 0.01 * np.median(squared[np.ix_(others, others)])
 
 
+def test_distances_of_many_weights(monkeypatch):
+    """More columns than one block, and not a multiple of its width. Catches columns that no block has, or two."""
+    monkeypatch.setattr(tree, "BLOCK", 1000)
+    x = np.random.default_rng(0).normal(size=(5, 997))
+    found = tree.squared_distances(
+        {"a": jnp.asarray(x[:, :900].reshape(5, 30, 30)), "b": jnp.asarray(x[:, 900:])}, jnp.ones(5, bool)
+    )
+    np.testing.assert_allclose(found, ((x[:, None] - x[None]) ** 2).sum(axis=2), rtol=1e-12, atol=1e-9)
+
+
 # -- the exact repulsion keeps what the kernel weighs ---------------------------------------------------------
 
 

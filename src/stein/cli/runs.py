@@ -67,11 +67,13 @@ def train(
 
     pairs = [pair for group in overrides for pair in group]
     chosen = configs.load(config, pairs, method, stochastic or None)
-    if dry_run:
-        forecast(chosen, threads, cache)
-        return
     places = Places(devices, coordinator, num_processes, process_id)
     places.check()
+    if dry_run:
+        if places != Places():
+            raise ValueError("--dry-run: times one device of one process; leave out the options of devices, processes")
+        forecast(chosen, threads, cache)
+        return
     if places.several and out is None:
         raise ValueError("--out: several processes need a directory that all of them see")
     run = RunFolder(out or free_name(pathlib.Path("runs") / _run_name(config.stem, chosen)))
