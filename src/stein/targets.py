@@ -21,8 +21,8 @@ from stein.types import Batch, Key, Model, Particles, Weights
 
 
 class View(NamedTuple):
-    """The ensemble at one step. Rows of dead particles are finite, and zero in every sum, but for ``weights``: kernels
-    and ``tree`` leave the dead out by ``alive``, without a copy of all weights.
+    """The ensemble at one step. Rows of dead particles are finite, and zero in every sum, but for ``weights`` and
+    the two reports: kernels and ``tree`` leave the dead out by ``alive``, without a copy of all weights.
 
     ``drive`` below is gamma_t / T, the annealing factor over the temperature.
     """
@@ -165,8 +165,8 @@ def posterior(
             prior_f=tree.where(alive, tree.scale(drive, prior_f), 0),
             ids=ids,
             alive=alive,
-            log_likelihood=tree.where(alive, data.log_likelihood, 0),
-            log_prior=tree.where(alive, log_prior, 0),
+            log_likelihood=data.log_likelihood,
+            log_prior=log_prior,
         )
 
     def check(x: Any, y: Any, whole: bool = True) -> None:
@@ -257,7 +257,7 @@ def density(
             prior_f=zero,
             ids=ids,
             alive=alive,
-            log_likelihood=tree.where(alive, values, 0),
+            log_likelihood=values,
             log_prior=jnp.zeros_like(values),
         )
 

@@ -110,7 +110,8 @@ copy of the particles."""
 def gram(x: Particles, origin: Weights | None = None) -> Float[Array, "n n"]:
     """Inner products <x_i - o, x_j - o> over all leaves, o being the ``origin`` (default: 0)."""
     origin = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), x) if origin is None else origin
-    products = jax.tree.leaves(jax.tree.map(lambda leaf, o: _gram(_flat(leaf), o.reshape(1, -1)), x, origin))
+    leaves = zip(jax.tree.leaves(x), jax.tree.leaves(origin), strict=True)
+    products = [_gram(_flat(leaf), o.reshape(1, -1)) for leaf, o in leaves]
     return sum(products[1:], products[0])
 
 
