@@ -28,6 +28,28 @@ QUICK = {
     "XLA_FLAGS": "--xla_backend_optimization_level=0"
     + (" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""),
 }
+# The trials of a search: a second each.
+SEARCH = """
+[base.data]
+name = "digits"
+classes = [0, 1]
+[base.method]
+name = "de"
+particles = 2
+[base.model]
+hidden = [4]
+[base.train]
+steps = {steps}
+batch_size = 16
+log_every = 10
+[base.evaluation]
+every = {evaluated}
+[base.checkpoints]
+every = {saved}
+[base.tracking]
+diagnostics = false
+tensorboard = false
+"""
 # Small networks and many checkpoints: the process spends its time where a crash hurts.
 CONFIG = """
 [data]

@@ -15,27 +15,6 @@ from optuna.storages.journal import JournalFileBackend
 import runs
 from stein.storage import locks
 
-SPEC = """
-[base.data]
-name = "digits"
-classes = [0, 1]
-[base.method]
-name = "de"
-particles = 2
-[base.model]
-hidden = [4]
-[base.train]
-steps = {steps}
-batch_size = 16
-log_every = 10
-[base.evaluation]
-every = 20
-[base.checkpoints]
-every = 20
-[base.tracking]
-diagnostics = false
-tensorboard = false
-"""
 GRID = "[search.keys]\noptimiser.learning_rate = [0.02, 0.05, 1e-4]\n"
 TPE = """
 [search]
@@ -59,7 +38,7 @@ ENDS = {
 
 
 def spec(folder: Path, search: str = GRID, steps: int = STEPS) -> Path:
-    (folder / "spec.toml").write_text(SPEC.format(steps=steps) + search)
+    (folder / "spec.toml").write_text(runs.SEARCH.format(steps=steps, evaluated=20, saved=20) + search)
     return folder / "spec.toml"
 
 

@@ -9,29 +9,10 @@ import runs
 from stein.runs import configs
 from stein.runs.folder import RunFolder
 
-SPEC = """
-[base.data]
-name = "digits"
-classes = [0, 1]
-[base.method]
-name = "de"
-particles = 2
-[base.model]
-hidden = [4]
-[base.train]
-steps = 40
-batch_size = 16
-log_every = 10
-[base.evaluation]
-every = 0
-[base.checkpoints]
-every = 10
-[base.tracking]
-diagnostics = false
-tensorboard = false
-[search.keys]
-optimiser.learning_rate = [1e30, 0.05, 1e-4]
-"""
+SPEC = (
+    runs.SEARCH.format(steps=40, evaluated=0, saved=10)
+    + "[search.keys]\noptimiser.learning_rate = [1e30, 0.05, 1e-4]\n"
+)
 
 
 @pytest.fixture(scope="module")
