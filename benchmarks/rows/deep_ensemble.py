@@ -1,33 +1,24 @@
 """P1: a step of a deep ensemble, against its limit on this machine and against torch."""
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
+from costs import operations, weights
 from harness import Side, clocked, paired
 from peers import Peer
-from works import WIDTHS, Steps, compared_particles, direction, first_batch, method, problem, work_m
+from works import WIDTHS, Steps, Work, compared_particles, direction, first_batch, method, problem, work_m
+
+from stein.types import Particles
 
 STEPS, PAIRS = 10, 8
-
-
-def products(widths: tuple[int, ...], batch: int) -> int:
-    """FLOPs of one member's step: a layer's outputs, its gradient in the weights and, but for the first, its gradient
-    in the inputs are products of 2 B i o operations each."""
-    sizes = [i * o for i, o in pairwise(widths)]
-    return 2 * batch * (3 * sum(sizes) - sizes[0])
-
-
-def weights(widths: tuple[int, ...]) -> int:
-    return sum((i + 1) * o for i, o in pairwise(widths))
 
 
 def limit(members: int, batch: int = 256) -> Side:
     """FLOPs / GEMM rate + bytes / copy bandwidth, by doing both: one product of as many operations, in the shape of the
     first layer for all members, and a pass over as many bytes as Adam must move: it reads w, g, m, v, writes w, m, v.
     """
-    flops, moved = members * products(WIDTHS, batch), 7 * 4 * members * weights(WIDTHS)
+    flops, moved = operations("de", members, WIDTHS, batch), 7 * 4 * members * weights(WIDTHS)
     x = jnp.ones((batch, WIDTHS[0]))
     w = jnp.ones((WIDTHS[0], flops // (2 * batch * WIDTHS[0])))
     product, scaled = jax.jit(jnp.matmul), jax.jit(lambda a: 0.999 * a, donate_argnums=0)  # in place: no new pages
@@ -39,6 +30,18 @@ def limit(members: int, batch: int = 256) -> Side:
         buffer = scaled(buffer).block_until_ready()
 
     return repeated(both)
+
+
+def gradients(work: Work) -> Side:
+    """The gradient of all members and nothing else, as XLA computes it: no program inside XLA can be faster."""
+    batch, particles = first_batch(work), Steps(method("de", work), work, 1).state.particles
+
+    @jax.jit
+    def gradient(particles: Particles) -> Particles:
+        outputs, vjp = jax.vjp(lambda w: jax.vmap(work.model.apply, (0, None))(w, batch.x), particles)
+        return vjp(outputs)[0]
+
+    return repeated(lambda: jax.block_until_ready(gradient(particles)))
 
 
 def repeated(work: Callable[[], None]) -> Side:
@@ -56,6 +59,8 @@ def step() -> list[dict]:
     limits = "the other side is one XLA product of as many operations and a pass over Adam's bytes"
     name = "P1 deep-ensemble step / its products and bytes"
     rows = [paired(name, work.words, ours, limit(work.members), 1 / 0.85, **shared, note=limits)]
+    alone = "P1 deep-ensemble step / its gradient alone"
+    rows.append(paired(alone, work.words, ours, gradients(work), None, **shared, note="both are XLA's; no limit"))
     particles = compared_particles(work)
     given = problem(work, particles)
     force = direction("de", work, particles, first_batch(given))

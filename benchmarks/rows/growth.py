@@ -4,10 +4,9 @@ import statistics
 
 import jax
 import jax.numpy as jnp
+from costs import operations, weights
 from harness import clocked, in_turns, row, spread
 from works import WIDTHS, Steps, method, work_m
-
-from .deep_ensemble import products, weights
 
 MEMBERS = (5, 10, 20, 50, 100, 200)
 ROUNDS, BATCH, AT_ONCE = 5, 256, 200  # so many members' steps in a measurement, whatever n is
@@ -15,12 +14,6 @@ ROUNDS, BATCH, AT_ONCE = 5, 256, 200  # so many members' steps in a measurement,
 
 def step() -> list[dict]:
     return [growth(name) for name in ("de", "w-svgd")]
-
-
-def flops(name: str, n: int) -> int:
-    """The networks' products, and for w-SVGD two of n x n by n x d: distances, and K(g - 2w/h)."""
-    algebra = 2 * 2 * n**2 * weights(WIDTHS) if name == "w-svgd" else 0
-    return n * products(WIDTHS, BATCH) + algebra
 
 
 def moved_bytes(n: int) -> int:
@@ -39,8 +32,8 @@ def growth(name: str) -> dict:
             "n": n,
             "ms a step": 1e3 * t,
             "ms a step and member": 1e3 * t / n,
-            "ms by the model": 1e3 * (flops(name, n) * per_flop + moved_bytes(n) * per_byte),
-            "algebra's share of FLOPs": 1 - n * products(WIDTHS, BATCH) / flops(name, n),
+            "ms by the model": 1e3 * (operations(name, n, WIDTHS, BATCH) * per_flop + moved_bytes(n) * per_byte),
+            "algebra's share of FLOPs": 1 - operations("de", n, WIDTHS, BATCH) / operations(name, n, WIDTHS, BATCH),
         }
         for n, t in zip(MEMBERS, seconds, strict=True)
     ]

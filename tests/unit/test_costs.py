@@ -1,37 +1,36 @@
 """What a step costs by XLA's own account, which no other program on the machine changes."""
 
+import runpy
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import pytest
 
-from stein import data, likelihoods, models, priors, targets, train
+from stein import data, functional_priors, likelihoods, models, priors, rules, targets, train
 from stein.ensembles import build
 
-MEMBERS, BATCH, WEIGHTS = 50, 64, 50 + 50 + 2500 + 50 + 50 + 1
-FORWARD = 2 * MEMBERS * BATCH * (50 + 2500 + 50)
-BACKWARD = FORWARD + 2 * MEMBERS * BATCH * (2500 + 50)  # the inputs need no gradient
-PRODUCT = 2 * MEMBERS**2 * WEIGHTS  # of an n x n and an n x d matrix
-OPERATIONS = {
-    "de": FORWARD + BACKWARD,
-    "w-svgd": FORWARD + BACKWARD + 2 * PRODUCT,  # distances, K(G - 2X/h)
-    "h-svgd": FORWARD + 2 * BACKWARD + 2 * PRODUCT,  # distances, K G
-}
+MEMBERS, BATCH, WIDTHS = 50, 64, (1, 50, 50, 1)
+COSTS = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "costs.py"))
+METHODS = [("de", None), ("w-svgd", None), ("f-svgd", None), ("fw-svgd", None), ("h-svgd", None), ("fw-svgd", 1)]
 
 
-@pytest.mark.parametrize("method", OPERATIONS)
-def test_a_step_does_the_operations_of_its_equation(method):
+@pytest.mark.parametrize(("method", "r"), METHODS)
+def test_a_step_does_the_operations_of_its_equation(method, r):
     """Catches one more product of n x n and n x d, at least an eighth of all operations, and one more backward pass.
 
     XLA counts element-wise operations too, a tenth of all: hence the 1.2."""
+    options = {} if r is None else {"repulsion": rules.exact(energy=1, directions=r, probe=False)}
+    prior = {"functional_prior": functional_priors.none()} if method == "f-svgd" else {}
     with jax.enable_x64(False):
         x, y = data.regression_1d()
-        target = targets.posterior(models.mlp([1, 50, 50, 1]), likelihoods.gaussian(1.0), priors.normal(), len(x))
+        target = targets.posterior(models.mlp(WIDTHS), likelihoods.gaussian(1.0), priors.normal(), len(x), **prior)
         batches = data.Batches(x, y, BATCH, jax.random.key(1))
-        algorithm = build(method, target)
+        algorithm = build(method, target, **options)
         state = jax.eval_shape(lambda key: algorithm.init(key, MEMBERS), jax.random.key(0))
         program = train.compiled(algorithm, state, batches, batches.indices(batches.cursor(0), 1))
-    found = program.cost_analysis()
-    assert 1 <= found["flops"] / OPERATIONS[method] < 1.2
+    counted = COSTS["operations"](method, MEMBERS, WIDTHS, BATCH, r)
+    assert 1 <= program.cost_analysis()["flops"] / counted < 1.2
 
 
 def test_a_step_keeps_two_ensembles_beside_its_own():
