@@ -1,15 +1,18 @@
 """Minibatches outside of any jit: compiled once, and the same as inside; crops and flips of images."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+import runs
 import stein
 from problems import relative_error, rounding
 from stein import data, likelihoods, priors, rules, sharding, train
-from stein.runs import configs
+from stein.runs import build, configs, images
 from stein.types import Model
 
 X = np.arange(10.0)[:, None]
@@ -162,3 +165,40 @@ def test_a_config_that_would_ignore_its_images_is_refused(text, message):
     """Catches a key without effect."""
     with pytest.raises(configs.ConfigError, match=message):
         configs.parse(text)
+
+
+CROPPED = """
+data.name = "digits"
+model = {name = "resnet32", blocks = 1, filters = 2, stride = 2}
+method = {name = "de", particles = 2, start = "model"}
+train = {steps = 6, batch_size = 16, log_every = 2, crop = 2, flip = true}
+evaluation.every = 2
+checkpoints.every = 2
+tracking = {diagnostics = false, tensorboard = false}
+"""
+
+
+def test_a_config_crops_what_is_learned_and_not_what_is_held_out():
+    """Catches keys that the batches or the network never see, and test images that are cropped as well."""
+    whole = CROPPED.replace("crop = 2, flip = true", "crop = 0")
+    cropped, plain = (build.assemble(configs.parse(text)) for text in (CROPPED, whole))
+    with_crops, without = cropped.batches.at(0), plain.batches.at(0)
+    np.testing.assert_array_equal(with_crops.y, without.y)
+    assert not np.array_equal(with_crops.x, without.x)
+    np.testing.assert_array_equal(cropped.data.test.x, plain.data.test.x)
+    weights = jax.eval_shape(cropped.model.init, jax.random.key(0))
+    assert (weights.stem.weight.shape, weights.stem.stride, weights.stages[2].rest) == ((3, 3, 1, 2), 2, None)
+
+
+@pytest.mark.long
+def test_a_resumed_run_sees_the_same_crops_and_is_evaluated_on_whole_images(tmp_path):
+    """Catches crops that depend on where a run was stopped, and metrics of cropped test images."""
+    config = runs.write_config(tmp_path, CROPPED)
+    assert runs.here("train", config, "--out", tmp_path / "whole", "--quiet").code == 0
+    assert runs.here("train", config, "--out", tmp_path / "more", "--set", "train.steps=2", "--quiet").code == 0
+    assert runs.here("resume", tmp_path / "more", "--steps", "6", "--quiet").code == 0
+    whole, more = (stein.load(tmp_path / name) for name in ("whole", "more"))
+    jax.tree.map(np.testing.assert_array_equal, whole.members, more.members)
+    _, test = images.load(whole.config.data, flat=False)
+    accuracy = np.mean(whole.predict(test.x).probabilities.argmax(-1) == test.y)
+    assert json.loads((tmp_path / "whole/metrics.json").read_text())["test_accuracy"] == pytest.approx(accuracy)
