@@ -58,6 +58,9 @@ extra_source = "pool.csv"
 name = "resnet32"
 hidden = []
 activation = "tanh"
+blocks = 2
+filters = 8
+stride = 2
 bfloat16 = true
 [likelihood]
 name = "gaussian"
@@ -68,6 +71,8 @@ scale = 3e-7
 [train]
 steps = 500
 batch_size = 64
+crop = 4
+flip = true
 seed = 1
 log_every = 50
 precision = "float64"

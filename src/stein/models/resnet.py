@@ -12,8 +12,6 @@ from jaxtyping import Array, Float
 from stein import tree
 from stein.types import Key, Model, Weights
 
-_FILTERS = (16, 32, 64)
-
 
 class _Layer(eqx.Module):
     """Weights whose last axis is the outputs; created with the bounds of their initial values as placeholders."""
@@ -62,10 +60,11 @@ class _ResNet(eqx.Module):
     stages: list[_Stage]
     head: _Layer
 
-    def __init__(self, num_classes: int, channels: int, blocks: int):
-        self.stem = _Layer(3, 3, channels, _FILTERS[0])
-        self.stages = [_Stage(before, filters, blocks) for before, filters in pairwise((_FILTERS[0], *_FILTERS))]
-        self.head = _Layer(_FILTERS[-1], num_classes)
+    def __init__(self, num_classes: int, channels: int, blocks: int, filters: int, stride: int):
+        self.stem = _Layer(3, 3, channels, filters, stride=stride)
+        widths = (filters, filters, 2 * filters, 4 * filters)
+        self.stages = [_Stage(before, after, blocks) for before, after in pairwise(widths)]
+        self.head = _Layer(4 * filters, num_classes)
 
     def __call__(self, images: Array) -> Float[Array, "b k"]:
         x = images.astype(self.head.weight.dtype)
@@ -75,17 +74,19 @@ class _ResNet(eqx.Module):
         return x.mean((1, 2)) @ self.head.weight + self.head.bias[None]
 
 
-def resnet32(num_classes: int = 10, channels: int = 3, blocks: int = 5) -> Model:
+def resnet32(num_classes: int = 10, channels: int = 3, blocks: int = 5, filters: int = 16, stride: int = 1) -> Model:
     r"""The CIFAR residual network without batch normalisation.
 
-    One 3x3 convolution with 16 filters; three stages of ``blocks`` residual blocks with 16, 32 and 64 filters, two
-    3x3 convolutions with biases per block; the mean over pixels; one linear layer. Between stages the shortcut takes
-    every second pixel and fills the new channels with zeros, so it has no weights.
+    One 3x3 convolution with 16 filters (``filters``); three stages of ``blocks`` residual blocks with 16, 32 and 64
+    filters, two 3x3 convolutions with biases per block; the mean over pixels; one linear layer. Between stages the
+    shortcut takes every second pixel and fills the new channels with zeros, so it has no weights.
 
     Args:
         num_classes: number of outputs.
         channels: channels of the images.
         blocks: blocks per stage; the network has ``6 * blocks + 2`` layers with weights.
+        filters: of the first stage; the others have two and four times as many.
+        stride: of the first convolution; 2 takes every second pixel, so that the network costs a quarter.
 
     Returns:
         A model on images ``(b, height, width, channels)``. Weights and biases are drawn from
@@ -97,12 +98,13 @@ def resnet32(num_classes: int = 10, channels: int = 3, blocks: int = 5) -> Model
     >>> sum(leaf.size for leaf in jax.tree.leaves(weights))
     463018
     """
-    for name, value in (("num_classes", num_classes), ("channels", channels), ("blocks", blocks)):
+    sizes = {"num_classes": num_classes, "channels": channels, "blocks": blocks, "filters": filters, "stride": stride}
+    for name, value in sizes.items():
         if value < 1:
             raise ValueError(f"{name}: got {value}; must be 1 or more")
 
     def init(key: Key) -> Weights:
-        bounds = _ResNet(num_classes, channels, blocks)
+        bounds = _ResNet(**sizes)
         uniform = functools.partial(jax.random.uniform, minval=-1, maxval=1)
         return jax.tree.map(jnp.multiply, bounds, tree.draw_like(uniform, key, bounds))
 

@@ -141,7 +141,8 @@ def _row(folder: Path, cell: Cell) -> dict[str, Any]:
     run = RunFolder(place)
     numbers, trained = (documents.read_json(file) for file in (run.evaluation, run.numbers))
     about = {"method": cell.row.method, "stochastic": cell.row.stochastic, "seed": cell.seed, "label": cell.row.label}
-    spent = {"steps": trained["steps"], "members": numbers.pop("members"), "note": numbers.pop("note", "")}
+    notes = (protocols.protocol(cell.table, cell.preset).note, numbers.pop("note", ""))
+    spent = {"steps": trained["steps"], "members": numbers.pop("members"), "note": "; ".join(filter(None, notes))}
     return about | spent | {"seconds": seconds(place)} | numbers
 
 

@@ -123,7 +123,8 @@ def parts(
     if loaded.stream is not None:
         return Parts(model, likelihood, algorithm, loaded.stream(size or rows, config.train.seed), loaded)
     independent = config.method.measurement == "independent"
-    batches = data.Batches(x, y, size or None, batch_key(config.train.seed), independent)
+    section = config.train
+    batches = data.Batches(x, y, size or None, batch_key(section.seed), independent, section.crop, section.flip)
     return Parts(model, likelihood, algorithm, batches, loaded)
 
 
@@ -280,7 +281,9 @@ def make_model(
             raise ValueError(
                 f"model.name = 'resnet32': needs classes of images (rows, height, width, channels), not rows of {shape}"
             )
-        return _finished(models.resnet32(outputs, shape[2]), config, likelihood, answers)
+        section = config.model
+        model = models.resnet32(outputs, shape[2], section.blocks, section.filters, section.stride)
+        return _finished(model, config, likelihood, answers)
     if len(shape) != 1:
         raise ValueError(f"model.name = 'mlp': needs a table (rows, columns), but a row of the inputs is {shape}")
     model = models.mlp([shape[0], *config.model.hidden, outputs], ACTIVATIONS[config.model.activation])

@@ -19,6 +19,7 @@ def of(config: Config) -> Iterator[tuple[str, str]]:
     yield from _of_stream(config)
     if config.model.name == "given" and config.data.name != "arrays":
         yield "model.name", "got 'given', which an estimator of stein.sklearn writes; must be mlp or resnet32"
+    yield from _of_images(config)
     yield from _of_likelihood(config.likelihood)
     yield from _of_method(config)
     train, optimiser, annealing = config.train, config.optimiser, config.annealing
@@ -144,6 +145,18 @@ def _roles(data: Data, has_columns: bool) -> Iterator[tuple[str, str]]:
     if data.reading == "as-before":
         for key in (*(key for key in roles if key != "split_column"), *(["impute"] if data.impute else [])):
             yield f"data.{key}", "must be left out, or data.reading = 'checked'"
+
+
+def _of_images(config: Config) -> Iterator[tuple[str, str]]:
+    """The keys of residual networks and of augmented batches."""
+    for key in ("blocks", "filters", "stride"):
+        if config.model.name != "resnet32" and getattr(config.model, key) != KEYS["model"][key].default:
+            yield f"model.{key}", "is for model.name = 'resnet32'; must be left out"
+    for key in ("crop", "flip"):
+        if getattr(config.train, key) and config.model.name == "mlp":
+            yield f"train.{key}", "is for images; must be left out, or model.name = 'resnet32': an mlp sees rows"
+        if getattr(config.train, key) and config.data.stream:
+            yield f"train.{key}", "is for images in memory; must be left out, or data.stream false"
 
 
 def _of_likelihood(section: Likelihood) -> Iterator[tuple[str, str]]:

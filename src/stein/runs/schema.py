@@ -214,6 +214,17 @@ class Model(Struct, frozen=True):
     activation: Annotated[
         Literal["relu", "tanh", "silu", "gelu", "elu", "softplus"], about("activation of the mlp")
     ] = "relu"
+    blocks: Annotated[
+        int,
+        about("residual blocks per stage of resnet32, with 6 blocks + 2 layers: 5 makes 32", ge=1, le=1000),
+    ] = 5
+    filters: Annotated[
+        int, about("filters of the first stage of resnet32; the next two have 2 and 4 times as many", ge=1, le=10_000)
+    ] = 16
+    stride: Annotated[
+        int,
+        about("stride of the first convolution of resnet32; 2: every second pixel, a quarter of the work", ge=1, le=8),
+    ] = 1
     bfloat16: Annotated[
         bool, about("compute the network in bfloat16; weights, kernels and noise stay in train.precision")
     ] = False
@@ -276,6 +287,11 @@ class Train(Struct, frozen=True):
         Literal["auto"] | Annotated[int, Meta(ge=0, le=10**9)],
         about("points per batch; 0: all; auto: at most 256 for tables, else all"),
     ] = "auto"
+    crop: Annotated[
+        int,
+        about("train on random windows of the images with a border of so many zero pixels; 0: off", ge=0, le=1000),
+    ] = 0
+    flip: Annotated[bool, about("mirror every image of a batch left to right, with probability 1/2")] = False
     seed: Annotated[Seed, about("seed of initial weights, batches and noise")] = 0
     log_every: Annotated[Steps, about("steps per line of metrics.jsonl, compiled as one loop")] = 100
     precision: Annotated[Literal["float32", "float64"], about("floating-point precision")] = "float32"
