@@ -77,8 +77,8 @@ MUTANTS = {
     "jitter only in the noise": ("rules/noise.py", ("return regular, tree.scale", "return matrix, tree.scale")),
     "Jacobian of the moved particle": (
         "rules/functional.py",
-        ("    def repulsion(key: Key, gram: Gram | AutodiffGram, view: View) -> Particles:\n",
-         "    def repulsion(key: Key, gram: Gram | AutodiffGram, view: View) -> Particles:\n"
+        ("    def repulsion(key: Key, gram: AnyGram, view: View) -> Particles:\n",
+         "    def repulsion(key: Key, gram: AnyGram, view: View) -> Particles:\n"
          "        return local()(key, gram, view)\n"),
     ),
     "a direction lost at full rank": ("rules/functional.py", ("most = min(values.size - 1, unit[0].size)", "most = min(values.size - 1, unit[0].size) - 1")),
@@ -92,6 +92,11 @@ MUTANTS = {
     "SSGE with one inverse": ("scores.py", ("1 / jnp.where(kept, values, 1) ** 2", "1 / jnp.where(kept, values, 1)")),
     "dead functions in the width of SSGE": ("scores.py", ("if alive is None else alive", "")),
     "blob counts i twice": ("rules/wgd.py", ("inverse[:, None] + inverse[None, :]", "inverse[:, None] + inverse[:, None]")),
+    "repulsive ensemble attracts": ("rules/wgd.py", ("return Force(tree.add(view.score_w, R), None, R, {\"functions\": gram}), memory", "return Force(tree.add(view.score_w, tree.scale(-1.0, R)), None, R, {\"functions\": gram}), memory")),
+    "repulsive ensemble at the batch too": ("targets.py", ('batch.x[: None if measurement.where == "batch" else 0]', "batch.x")),
+    "one bandwidth for all points": ("kernels.py", ("gram, _ = kernel(m**0.5 * one, alive, memory)", "gram, _ = radial(lambda u: (jnp.exp(-u), jnp.exp(-u)), Bandwidth(lambda s, a, h: (median().estimate(tree.squared_distances(x, alive), a, ())[0], h)))(m**0.5 * one, alive, memory)")),
+    "length of input gradients constant": ("features.py", ("jnp.sqrt(jnp.sum(gradient**2, axis=1", "jnp.sqrt(jnp.sum(jax.lax.stop_gradient(gradient) ** 2, axis=1")),
+    "gradient of the first class": ("targets.py", ("classes[: x.shape[0]], outputs", "0 * classes[: x.shape[0]], outputs")),
     "preconditioner not rooted in the noise": ("steps.py", ("jnp.sqrt(p) * z", "p * z")),
     "Langevin noise times the step": ("steps.py", ("tree.scale(size**0.5, noise)", "tree.scale(size, noise)")),
     "move of the dead made": ("steps.py", ("return tree.where(alive, proposal, particles), state, alive", "return proposal, state, alive")),

@@ -53,6 +53,20 @@ class Network:
                 rows.append(np.concatenate([d_U.ravel(), d_V.ravel()]))
         return np.array(rows).reshape(-1, sum(self.sizes()))
 
+    def input_gradient(self, w, x, e):
+        """grad_x of sum_o e_o f_o(x; w), (inputs,), and its Jacobian in the weights, (inputs, d)."""
+        U, V = self.layers(w)
+        z, v = np.tanh(U @ np.append(x, 1)), e @ V[:, :-1]
+        slope = 1 - z**2
+        gradient = (v * slope) @ U[:, :-1]
+        jacobian = np.zeros((self.inputs, sum(self.sizes())))
+        for a in range(self.inputs):
+            d_U = np.outer(v * U[:, a] * -2 * z * slope, np.append(x, 1))
+            d_U[:, a] += v * slope
+            d_V = np.outer(e, np.append(slope * U[:, a], 0))
+            jacobian[a] = np.concatenate([d_U.ravel(), d_V.ravel()])
+        return gradient, jacobian
+
 
 # -- likelihoods and what the functional kernel sees ---------------------------------------------------------
 
@@ -81,6 +95,9 @@ class Gaussian:
     def score(self, f, y):
         return (y - f) / self.sigma**2
 
+    def label(self, f, y):
+        return np.ones(len(f))
+
     def features(self, f):
         return f
 
@@ -95,6 +112,9 @@ class Heteroscedastic:
     def score(self, f, y):
         means, variances = f[: len(y)], np.exp(2 * f[len(y) :])
         return np.append((y - means) / variances, (y - means) ** 2 / variances - 1)
+
+    def label(self, f, y):
+        return np.repeat([1.0, 0.0], len(f) // 2)
 
     def features(self, f):
         return f[: len(f) // 2]
@@ -111,6 +131,9 @@ class Categorical:
 
     def score(self, f, y):
         return np.eye(len(f))[y] - softmax(f)
+
+    def label(self, f, y):
+        return np.eye(len(f))[y]
 
     def features(self, f):
         return {"logits": f, "centred": f - f.mean(), "probabilities": softmax(f)}[self.sees]
@@ -230,6 +253,7 @@ class Look:
     J_feature: np.ndarray  # (n, M k, M C): Jacobian of the features in the outputs
     P: np.ndarray  # (n, M k): functional prior score
     drive: float  # gamma_t / T
+    directions: Callable  # () -> per member and point of the batch: unit grad_x f_y (inputs,), its Jacobian (inputs, d)
 
 
 def look(problem, W, batch, t, functional_prior=None, measured=None, extra=None):
@@ -259,7 +283,17 @@ def look(problem, W, batch, t, functional_prior=None, measured=None, extra=None)
     if functional_prior is not None:
         P = functional_prior(arrays["features"], points)
     drive = problem.anneal(t) / problem.temperature
-    return Look(W=W, num_points=len(points), P=P, drive=drive, **arrays)
+    directions = lambda: [[label_direction(problem, w, X[b], Y[b]) for b in range(B)] for w in W]  # noqa: E731
+    return Look(W=W, num_points=len(points), P=P, drive=drive, directions=directions, **arrays)
+
+
+def label_direction(problem, w, x, y):
+    """a = g / sqrt(|g|^2 + 1e-12), g = grad_x f_y, and da/dw = (I - a a^T) dg/dw / sqrt(...)."""
+    f = problem.network.f(w, [x])[0]
+    g, dg = problem.network.input_gradient(w, x, problem.likelihood.label(f, y))
+    length = math.sqrt(g @ g + 1e-12)
+    a = g / length
+    return a, (np.eye(len(a)) - np.outer(a, a)) @ dg / length
 
 
 # -- functional priors: (features (n, M k), points) -> score (n, M k) ----------------------------------------
@@ -438,6 +472,25 @@ def in_functions(estimator):
     return fwgd
 
 
+def rde(look, kernels, jitter, repulse):
+    K, D = kernels[0].functional_pairs(look)
+    apart = kde(K, D)
+    return np.array([look.drive * look.G[i] + look.J[i].T @ apart[i] for i in range(len(K))]), None
+
+
+def forde(look, kernels, jitter, repulse):
+    """k_ij = mean_b kappa(a_ib, a_jb), with a bandwidth per point."""
+    seen = look.directions()
+    n, B = len(seen), len(seen[0])
+    pairs = [kernels[0].pairs(np.array([seen[i][b][0] for i in range(n)])) for b in range(B)]
+    sums = sum(K for K, _ in pairs).sum(axis=1)
+    phi = []
+    for i in range(n):
+        force = sum(seen[i][b][1].T @ pairs[b][1][i].sum(axis=0) for b in range(B)) / sums[i]
+        phi.append(look.drive * look.G[i] + force)
+    return np.array(phi), None
+
+
 METHODS = {
     "de": independent,
     "sgld": independent,
@@ -458,6 +511,8 @@ METHODS = {
     "sge-fwgd": in_functions(sge),
     "ssge-fwgd": in_functions(ssge),
     "f-blob": in_functions(blob),
+    "rde": rde,
+    "forde": forde,
 }
 
 

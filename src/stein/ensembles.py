@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from stein import inputs, rules, steps, tree
+from stein import features, inputs, rules, steps, tree
 from stein.metrics import diagnostics
 from stein.rules import Rule
 from stein.schedules import Schedule, as_schedule, constant
@@ -238,12 +238,25 @@ def _check_force(rule: Any) -> None:
         raise ValueError(f"rule = {name}: must be a rule, or a function (key, view, memory)") from None
 
 
+def _check_other_features(target: Target, rule: Rule) -> None:
+    """What a rule compares that is not a function of the outputs."""
+    if rule.space == "probabilities" or not target.network:
+        raise ValueError(
+            f"the rule compares {rule.space} (probabilities: a method ending in -s): "
+            f"this target has only {', '.join(target.spaces)}"
+        )
+    if rule.functional:
+        raise ValueError(f"space = {rule.space!r}: a functional rule moves outputs; must be {', '.join(target.spaces)}")
+    where = target.measurement
+    if features.takes_labels(rule.space) and (where.where != "batch" or where.extra is not None):
+        raise ValueError("measurement: the rule compares what needs labels; must be the batch without extra points")
+
+
 def _check(target: Target, rule: Rule, step: steps.Step, temperature: float, start: str, on_nan: str) -> None:
     if rule.space not in target.spaces:
-        raise ValueError(
-            f"the rule compares {rule.space} (a method ending in -s): "
-            f"this likelihood has only {', '.join(target.spaces)}"
-        )
+        _check_other_features(target, rule)
+    if rule.unlabelled and target.measurement.where != "extra":
+        raise ValueError("measurement: this rule repels at unlabelled points only; use Measurement('extra', extra=...)")
     if rule.functional and not target.measurement.is_gradient_batch():
         raise ValueError("measurement: a functional rule works on the gradient batch itself (plus extra points)")
     if rule.noisy and not step.takes_noise:

@@ -112,13 +112,39 @@ class AutodiffGram(NamedTuple):
         return jax.lax.map(row, (x, self.pairs))  # one row at a time: n x d, never n x n x d
 
 
+class PointwiseGram(NamedTuple):
+    """The mean of a kernel over points; ``grams`` holds the coefficients of each point, in arrays (m, n, n)."""
+
+    matrix: Matrix
+    grams: Gram
+
+    @property
+    def bandwidth(self) -> Any:
+        return jax.tree.map(jnp.mean, self.grams.bandwidth)
+
+    def weighted(self, pairs: Matrix) -> "PointwiseGram":
+        return PointwiseGram(self.matrix * pairs, jax.vmap(Gram.weighted, (0, None))(self.grams, pairs))
+
+    def seen_through(self, factor: float) -> "PointwiseGram":
+        return self._replace(grams=self.grams.seen_through(factor))
+
+    def stein(self, drive: Matrix, score: Particles, x: Particles) -> Particles:
+        return tree.add(tree.mix(drive, score), self.repulsion(x))
+
+    def repulsion(self, x: Float[Array, "n m k"]) -> Float[Array, "n m k"]:
+        return jax.vmap(Gram.repulsion, (0, 1), 1)(self.grams, x)
+
+
+AnyGram = Gram | AutodiffGram | PointwiseGram
+
+
 class Kernel(NamedTuple):
     """``kernel(x, alive, memory) -> (Gram, memory)``; ``memory`` starts at ``kernel.memory``."""
 
-    evaluate: Callable[[Particles, Mask, Memory], tuple[Gram | AutodiffGram, Memory]]
+    evaluate: Callable[[Particles, Mask, Memory], tuple[AnyGram, Memory]]
     memory: Memory = ()
 
-    def __call__(self, x: Particles, alive: Mask, memory: Memory) -> tuple[Gram | AutodiffGram, Memory]:
+    def __call__(self, x: Particles, alive: Mask, memory: Memory) -> tuple[AnyGram, Memory]:
         return self.evaluate(x, alive, memory)
 
 
@@ -286,6 +312,31 @@ def from_function(function: Callable[[Weights, Weights], Float[Array, ""]]) -> K
     return Kernel(evaluate)
 
 
+def pointwise(kernel: Kernel) -> Kernel:
+    r"""The mean over points of a kernel of the features at each: :math:`k = \tfrac1m \sum_b \kappa_b(x_{ib}, x_{jb})`.
+
+    A median bandwidth is that of each point. It is for functions, and for rules with the local repulsion or none: the
+    exact one, products and sums reject it.
+    """
+    if jax.tree.leaves(kernel.memory):
+        raise ValueError("pointwise: the points are others in every step, so a bandwidth cannot be frozen")
+
+    def evaluate(x: Float[Array, "n m k"], alive: Mask, memory: Memory) -> tuple[PointwiseGram, Memory]:
+        m = x.shape[1]
+
+        def at_point(one: Float[Array, "n k"]) -> Gram:
+            # Rules divide a function by the root of m; a point alone is compared as it is.
+            gram, _ = kernel(m**0.5 * one, alive, memory)
+            if not isinstance(gram, Gram):
+                raise ValueError("pointwise: needs a kernel in closed form, such as rbf")
+            return gram.seen_through(m**0.5).weighted(jnp.full_like(gram.matrix, 1 / m))
+
+        grams = jax.vmap(at_point, 1)(x)
+        return PointwiseGram(jnp.sum(grams.matrix, axis=0), grams), memory
+
+    return Kernel(evaluate, kernel.memory)
+
+
 def product(*kernels: Kernel) -> Kernel:
     """Product of kernels of the same points."""
     return _combine(kernels, lambda grams: product_rule(*grams))
@@ -334,8 +385,8 @@ def _combine(kernels: tuple[Kernel, ...], parts: Callable[[list[Any]], list[Any]
 
     def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
         grams, memories = zip(*(k(x, alive, m) for k, m in zip(kernels, memory, strict=True)), strict=True)
-        if any(isinstance(g, AutodiffGram) for g in grams):
-            raise ValueError("from_function inside a product or sum: combine the functions themselves instead")
+        if not all(isinstance(g, Gram) for g in grams):
+            raise ValueError("from_function or pointwise inside a product or sum: combine the kernels inside instead")
         summands = parts(list(grams))
         left = sum((g.left for g in summands[1:]), summands[0].left)
         right = None

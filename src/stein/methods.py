@@ -21,7 +21,8 @@ class Method(NamedTuple):
         kernels: the arguments of the function that take a kernel.
         repulsion: the default for methods that repel functions and move weights; ``None`` for all others.
         functional: whether its target posterior is over functions; it then uses the functional prior.
-        compares: what its functional kernel compares: ``"outputs"`` or ``"probabilities"``; ``None`` without one.
+        compares: what its functional kernel compares, as in :mod:`stein.features`; ``None`` without one.
+        unlabelled: whether it compares functions at points without labels only.
         recommended: what we recommend it for, by our own numbers (docs/findings.md).
     """
 
@@ -36,7 +37,8 @@ class Method(NamedTuple):
     kernels: tuple[str, ...] = ()
     repulsion: Literal["local", "exact"] | None = None
     functional: bool = False
-    compares: Literal["outputs", "probabilities"] | None = None
+    compares: str | None = None
+    unlabelled: bool = False
     recommended: str = ""
 
 
@@ -85,8 +87,26 @@ METHODS: dict[str, Method] = {
         Method("ssge-fwgd", "wgd.fwgd", "ssge-wgd on functions", "1 + n²m + n³", "of functions",
                **_flow("ssge"), **_FUNCTIONS),
         Method("f-blob", "wgd.fwgd", "blob on functions", "1 + n²m", "of functions", **_flow("blob"), **_FUNCTIONS),
+        Method("rde", "wgd.rde", "apart, but repelled where no label is", "2 + n²m", "no", **_ONE,
+               compares="outputs", unlabelled=True),
+        Method("forde", "wgd.forde", "apart, but input gradients repelled", "3 + n²m", "no", **_ONE,
+               compares="label-gradients"),
     )
 }  # fmt: skip
+
+FEATURES: dict[str, str | Callable[..., Any]] = {
+    "input-gradients": "input_gradients",
+    "label-gradients": "label_gradients",
+}
+"""What functional kernels can compare besides outputs, probabilities and hidden layers: a name, and a function of
+:mod:`stein.features` that makes the map, or a map of your own."""
+
+
+def layer(name: str) -> int | None:
+    """The number in ``hidden-1``, ``hidden-2`` ...; ``None`` for other names."""
+    number = name.removeprefix("hidden-")
+    return int(number) if number != name and number.isdecimal() else None
+
 
 LEGEND = """cost: backward passes per particle, plus products over n particles with d weights or m outputs; r: the
 directions kept by the exact repulsion. posterior: what the members are distributed as. "as n grows": the posterior, if

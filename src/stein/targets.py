@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
-from stein import functional_priors, inputs, tree
+from stein import features, functional_priors, inputs, tree
+from stein.features import Space
 from stein.likelihoods import FeatureMap, Likelihood
 from stein.priors import Prior
 from stein.types import Batch, Key, Model, Particles, Weights
@@ -33,7 +34,7 @@ class View(NamedTuple):
     loglik_w: Particles  # mean_b grad_w log p(y_b | w), for preconditioners
     features: Float[Array, "n m k"]  # what the functional kernel compares at the m measurement points
     backward: Callable[[Array], Particles]  # cotangent on outputs (n, m, c) -> J_i^T u_i, zero for the dead
-    lift: Callable[[Array], Array]  # cotangent on features -> cotangent on outputs
+    lift: Callable[[Array], Array]  # cotangent on features -> on outputs; features of another kind stand for outputs
     score_f: Float[Array, "n m c"]  # drive * likelihood score in output space; zero at points without a label
     prior_f: Float[Array, "n m k"]  # drive * functional prior score
     ids: Int[Array, " n"]  # random draws depend on these, not on position or device
@@ -54,8 +55,9 @@ class Measurement(NamedTuple):
     """The points at which the functional kernel compares members.
 
     Args:
-        where: ``"batch"``, the gradient batch, or ``"independent"``, the inputs ``batch.measure`` of a
-            separately drawn batch. Only the latter keeps the averaged drift of a stochastic rule unbiased.
+        where: ``"batch"``, the gradient batch; ``"independent"``, the inputs ``batch.measure`` of a separately drawn
+            batch, without which the averaged drift of a stochastic rule is biased; or ``"extra"``, only the points
+            below.
         subset: use only this many of these points, the first ones (a batch is in random order anyway).
         extra: further inputs without labels: an array, or a function of a random key and the batch's inputs that makes
             new ones in every step (see :mod:`stein.measurements`; a function of the key alone works too).
@@ -75,7 +77,8 @@ class Target(NamedTuple):
 
     ``sample(key)`` draws from its prior, ``init(key)`` from the model's own initialiser; ``view(...)`` is
     documented at :func:`posterior`; ``check(x, y, whole=True)`` raises ``ValueError`` for data (with ``whole=False``
-    for a batch) that do not fit it; ``spaces`` are the names of its feature maps.
+    for a batch) that do not fit it; ``spaces`` are the names of the feature maps of its outputs, and ``network`` says
+    whether it has others (:mod:`stein.features`).
     """
 
     sample: Callable[[Key], Weights]
@@ -85,6 +88,7 @@ class Target(NamedTuple):
     spaces: tuple[str, ...]
     measurement: Measurement
     num_data: int
+    network: bool = True
 
 
 def posterior(
@@ -125,11 +129,12 @@ def posterior(
         ids: Int[Array, " n"],
         alive: Bool[Array, " n"],
         drive: Float[Array, ""],
-        space: str,
+        space: Space,
         functional: bool,
     ) -> View:
+        of_outputs = likelihood.features.get(space) if isinstance(space, str) else None
         key_extra, key_prior = jax.random.split(key)
-        shared = measurement.is_gradient_batch()
+        shared = measurement.is_gradient_batch() and of_outputs is not None
         extra = _extra_points(measurement, key_extra, batch.x)
         data = _at_the_data(model, likelihood, particles, batch, extra[: None if shared else 0])
         log_prior = jax.vmap(prior.log_prob)(particles)
@@ -139,14 +144,15 @@ def posterior(
         inputs, outputs, vjp = data.inputs, data.outputs, data.vjp
         if not shared:
             inputs = jnp.concatenate([_measured_inputs(batch, measurement)[: measurement.subset], extra])
-            outputs, vjp = _outputs(model, particles, inputs)
+            see = model.apply if of_outputs is not None else _other_features(space, model, likelihood, batch.y)
+            outputs, vjp = _outputs(see, particles, inputs)
 
         # A particle with a non-finite value that affects the others counts as dead from here on.
         seen = (outputs, data.outputs, data.log_likelihood, log_prior)
         alive = alive & tree.healthy(particles) & tree.healthy(seen)
         alive = alive & (tree.healthy(data.point_scores) if functional else tree.healthy(score_w))
         outputs = tree.where(alive, outputs, 0)
-        to_features = likelihood.features[space]
+        to_features = of_outputs or FeatureMap(lambda outputs: outputs, lambda outputs, u: u)
         features = jax.vmap(to_features.forward)(outputs)
         prior_f = jnp.zeros_like(features)
         if functional:
@@ -191,7 +197,7 @@ class _AtTheData(NamedTuple):
 def _at_the_data(model: Model, likelihood: Likelihood, weights: Particles, batch: Batch, extra: Array) -> _AtTheData:
     """One vjp for all of these points, if the functional kernel looks at them."""
     size, inputs = batch.x.shape[0], jnp.concatenate([batch.x, extra])
-    outputs, vjp = _outputs(model, weights, inputs)
+    outputs, vjp = _outputs(model.apply, weights, inputs)
     labelled = outputs[:, :size]
     log_likelihood = jnp.mean(jax.vmap(likelihood.log_prob, (0, None))(labelled, batch.y), axis=1)
     point_scores = jax.vmap(likelihood.score, (0, None))(labelled, batch.y)
@@ -200,8 +206,30 @@ def _at_the_data(model: Model, likelihood: Likelihood, weights: Particles, batch
     return _AtTheData(inputs, outputs, vjp, log_likelihood, point_scores, loglik_w)
 
 
-def _outputs(model: Model, weights: Particles, inputs: Array) -> tuple[Array, Callable[[Array], tuple[Particles]]]:
-    return jax.vjp(lambda w: jax.vmap(model.apply, (0, None))(w, inputs), weights)
+def _outputs(
+    see: Callable[[Weights, Array], Array], weights: Particles, inputs: Array
+) -> tuple[Array, Callable[[Array], tuple[Particles]]]:
+    return jax.vjp(lambda w: jax.vmap(see, (0, None))(w, inputs), weights)
+
+
+def _other_features(
+    space: Space, model: Model, likelihood: Likelihood, y: Array
+) -> Callable[[Weights, Array], Float[Array, "m k"]]:
+    """The features of one network that are not a function of its outputs."""
+
+    def apply(weights: Weights, x: Array) -> Array:
+        return likelihood.features["outputs"].forward(model.apply(weights, x))
+
+    def see(weights: Weights, x: Array) -> Array:
+        outputs = jax.eval_shape(apply, weights, x)
+        labels = jnp.ones(outputs.shape, outputs.dtype)
+        if "probabilities" in likelihood.features:
+            classes = (y if y.ndim == 1 else y[:, 0]).astype(jnp.int32)  # a second column is the weight
+            labels = jax.nn.one_hot(classes[: x.shape[0]], outputs.shape[1], dtype=outputs.dtype)
+        points = x.astype(outputs.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x  # gradients have their type
+        return features.at(space, apply, points, labels)(weights)
+
+    return see
 
 
 def _prior_draws(model: Model, sample: Callable[[Key], Weights], to_features: FeatureMap) -> functional_priors.Draw:
@@ -261,7 +289,8 @@ def density(
             log_prior=jnp.zeros_like(values),
         )
 
-    return Target(sample, sample, view, lambda x, y, whole=True: None, ("outputs",), Measurement("independent"), 1)
+    measurement = Measurement("extra")  # there is no batch
+    return Target(sample, sample, view, lambda x, y, whole=True: None, ("outputs",), measurement, 1, network=False)
 
 
 def _backward(vjp: Callable[[Array], tuple[Particles]], alive: Array, cotangent: Array) -> Particles:
@@ -272,8 +301,10 @@ def _backward(vjp: Callable[[Array], tuple[Particles]], alive: Array, cotangent:
 def _check_settings(num_data: int, measurement: Measurement) -> None:
     if num_data < 1:
         raise ValueError(f"num_data = {num_data}: must be at least 1")
-    if measurement.where not in ("batch", "independent"):
-        raise ValueError(f"measurement.where = {measurement.where!r}: 'batch' or 'independent'")
+    if measurement.where not in ("batch", "independent", "extra"):
+        raise ValueError(f"measurement.where = {measurement.where!r}: 'batch', 'independent' or 'extra'")
+    if measurement.where == "extra" and (measurement.extra is None or measurement.subset is not None):
+        raise ValueError("measurement.where = 'extra': the points are those of measurement.extra, without a subset")
     if measurement.subset is not None and measurement.subset < 1:
         raise ValueError(f"measurement.subset = {measurement.subset}: must be at least 1")
 
@@ -290,8 +321,8 @@ def _extra_points(measurement: Measurement, key: Key, like: Array) -> Array:
 
 
 def _measured_inputs(batch: Batch, measurement: Measurement) -> Array:
-    if measurement.where == "batch":
-        return batch.x
+    if measurement.where != "independent":
+        return batch.x[: None if measurement.where == "batch" else 0]
     if batch.measure is None:
         raise ValueError("measurement.where = 'independent': the batch has no `measure` inputs")
     return batch.measure

@@ -74,11 +74,18 @@ def target(dtype=jnp.float64, **options):
     return posterior(network(dtype), likelihoods.categorical(), priors.normal(1.3), NUM_DATA, **options)
 
 
+def measured(name):
+    """Where the method's functional kernel looks."""
+    x = np.random.default_rng(2).normal(size=(3, 2))
+    return Measurement("extra", extra=x) if rules.METHODS[name].unlabelled else Measurement()
+
+
 def algorithm(name, noisy, dtype=jnp.float64, **options):
     prior = functional_priors.gaussian_process(
         lambda x, y: jnp.exp(-((x @ y.T) ** 2)) + 2 * jnp.eye(len(x), dtype=x.dtype)
     )
-    return build(name, target(dtype, functional_prior=prior), stochastic=noisy, learning_rate=0.01, **options)
+    where = target(dtype, functional_prior=prior, measurement=measured(name))
+    return build(name, where, stochastic=noisy, learning_rate=0.01, **options)
 
 
 @functools.cache
@@ -285,6 +292,7 @@ OPTION_VALUES = {
     "noisy": True,
     "estimator": rules.blob(),
     "weights": (0.2, 0.8),
+    "axes": np.array([[1.0, 0.5], [0.0, 3.0]]),
 }
 OTHER_VALUES = {  # where the value above is what the method has anyway
     ("hp-svgd", "repulsion"): rules.local(),
@@ -303,13 +311,14 @@ def test_every_option_of_a_rule_changes_it(name):
     """Catches a parameter that does nothing. A new option must be given a second value above."""
     build_rule = rules.builder(name)
     langevin = steps.langevin(1e-3)
-    base = ensemble(target(), build_rule(), langevin)
+    where = target(measurement=measured(name))
+    base = ensemble(where, build_rule(), langevin)
     state = base.init(jax.random.key(0), N)
     usual = base.step(state, batch())[0].particles
     for option in inspect.signature(build_rule).parameters:
         value = OTHER_VALUES.get((name, option), OPTION_VALUES[option])
         rule = build_rule.func(value) if option == "estimator" else build_rule(**{option: value})
-        changed = ensemble(target(), rule, langevin)
+        changed = ensemble(where, rule, langevin)
         moved = changed.step(changed.init(jax.random.key(0), N), batch())[0].particles
         assert differs(moved, usual), f"{name}: {option} does nothing"
 

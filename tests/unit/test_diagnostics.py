@@ -62,7 +62,10 @@ def test_effective_rank_counts_different_functions():
 def classification(method, **options):
     x, y = data.classification_2d(per_class=4)
     model = models.mlp([2, 4, 5])
-    target = targets.posterior(model, likelihoods.categorical(), priors.normal(), len(x))
+    where = (
+        targets.Measurement("extra", extra=x[:3] + 1.0) if rules.METHODS[method].unlabelled else targets.Measurement()
+    )
+    target = targets.posterior(model, likelihoods.categorical(), priors.normal(), len(x), measurement=where)
     algorithm = build(method, target, **options)
     return algorithm, algorithm.init(jax.random.key(0), 4), Batch(jnp.asarray(x), jnp.asarray(y))
 
@@ -84,7 +87,7 @@ def test_every_method_reports_what_it_has(method):
     elif method.startswith("h"):
         expected = {"weights", "functions"}
     else:
-        expected = {"functions"} if method.startswith("f") or "fwgd" in method else {"weights"}
+        expected = {"functions"} if rules.METHODS[method].compares else {"weights"}
     assert spaces == expected
     assert ("force_ratio" in found) == bool(expected)
     assert all(f"bandwidth_{space}" in found and f"row_sum_{space}" in found for space in spaces)

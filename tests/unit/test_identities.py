@@ -35,12 +35,12 @@ def make_look(likelihood):
     return jax.jit(target.view, static_argnums=(6, 7))
 
 
-def make_view(W, likelihood="outputs", points=4, functional=False):
+def make_view(W, likelihood="outputs", points=4, functional=False, space=None):
     """One look at an ensemble of tanh networks, and the inputs it looks at."""
     random, n = np.random.default_rng(points), len(W)
     x = random.normal(size=(points, 2))
     y = random.normal(size=(points, 2)) if likelihood == "outputs" else random.integers(0, 2, points)
-    space = "probabilities" if likelihood == "probabilities" else "outputs"
+    space = space or ("probabilities" if likelihood == "probabilities" else "outputs")
     batch, ids, alive = Batch(jnp.asarray(x), jnp.asarray(y)), jnp.arange(n), jnp.ones(n, bool)
     look = make_look(likelihood)
     return look(KEY, unflatten(NETWORK, W), batch, ids, alive, jnp.asarray(0.6), space, functional), x
@@ -276,7 +276,8 @@ ONE = [
 @functools.cache
 def views_of_one():
     spaces = (("outputs", False), ("outputs", True), ("probabilities", False))
-    return {(space, functional): make_view(draw(1), space, functional=functional)[0] for space, functional in spaces}
+    views = {(space, functional): make_view(draw(1), space, functional=functional)[0] for space, functional in spaces}
+    return views | {("label-gradients", False): make_view(draw(1), "probabilities", space="label-gradients")[0]}
 
 
 @functools.cache

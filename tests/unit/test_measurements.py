@@ -68,6 +68,75 @@ def test_rows_of_a_set_are_its_rows():
     assert len(np.unique(points, axis=0)) == 40
 
 
+IMAGES = np.random.default_rng(1).uniform(1, 2, size=(6, 8, 4, 2)).astype(np.float32)  # no pixel is zero
+
+
+def test_augmented_images_are_shifted_and_flipped_images_of_the_batch():
+    """Catches wrapped borders, a shift beyond the limit, one shift or flip for all, and channels or axes that mix."""
+    points = np.asarray(measurements.augmented(60, shift=0.25)(jax.random.key(0), jnp.asarray(IMAGES)))
+    expected = {}
+    for number, image in enumerate(IMAGES):
+        for flip in (False, True):
+            wide = np.pad(image, ((2, 2), (1, 1), (0, 0)))
+            for dy, dx in np.ndindex(5, 3):
+                part = wide[dy : dy + 8, dx : dx + 4]
+                expected[(part[:, ::-1] if flip else part).tobytes()] = (number, flip, dy, dx)
+    found = np.array([expected[np.ascontiguousarray(point).tobytes()] for point in points])
+    assert [len(set(column)) for column in found.T] == [6, 2, 5, 3]
+
+
+def test_shuffled_patches_are_those_of_one_image():
+    """Catches patches of several images, torn or turned patches, and one order for all."""
+    points = np.asarray(measurements.patches(20, parts=2)(jax.random.key(0), jnp.asarray(IMAGES)))
+
+    def cut(image):
+        return [image[y : y + 4, x : x + 2].tobytes() for y in (0, 4) for x in (0, 2)]
+
+    whole = {frozenset(cut(image)): cut(image) for image in IMAGES}
+    orders = {tuple(whole[frozenset(cut(point))].index(patch) for patch in cut(point)) for point in points}
+    assert len(orders) > 5
+
+
+@pytest.mark.parametrize("make", [measurements.augmented, measurements.patches])
+def test_flat_images_are_images(make):
+    """Catches rows that are taken apart in another order than the images were flattened."""
+    flat = make(5, (8, 4, 2), **{"parts": 2} if make is measurements.patches else {})
+    images = make(5, None, **{"parts": 2} if make is measurements.patches else {})
+    key = jax.random.key(3)
+    np.testing.assert_array_equal(
+        flat(key, jnp.asarray(IMAGES.reshape(6, -1))), images(key, jnp.asarray(IMAGES)).reshape(5, -1)
+    )
+    with pytest.raises(ValueError, match=r"shape = None: the rows are \(64,\); must be height, width and channels"):
+        make(5)(key, jnp.asarray(IMAGES.reshape(6, -1)))
+
+
+def test_patches_that_do_not_fit_are_refused():
+    """Catches images whose last rows would be lost."""
+    with pytest.raises(ValueError, match="parts = 3: must divide the height and width of the images, 8 and 4"):
+        measurements.patches(1, parts=3)(jax.random.key(0), jnp.asarray(IMAGES))
+
+
+@pytest.mark.parametrize(("model", "size"), [("mlp", (64,)), ("resnet32", (8, 8, 1))])
+def test_images_of_a_config_have_their_shape(model, size):
+    """Catches a flat row that a config shuffles as a table, and a source that is not the one named."""
+    for source in ("augmented", "patches"):
+        text = f'[data]\nname = "digits"\n[model]\nname = "{model}"\n[method]\nname = "rde"\n'
+        chosen = configs.parse(text + f'extra_points = 3\nextra_source = "{source}"\n')
+        loaded = dataset.load(chosen)
+        batch = jnp.asarray(loaded.train.x[:5])
+        expected = getattr(measurements, source)(3, (8, 8, 1))(jax.random.key(0), batch)
+        points = _extra_points(chosen, loaded)(jax.random.key(0), batch)
+        assert points.shape == (3, *size)
+        np.testing.assert_array_equal(points, expected)
+
+
+def test_a_table_has_no_patches():
+    """Catches columns of a table that are taken for pixels."""
+    chosen = configs.parse(CONFIG.format(method='extra_points = 1\nextra_source = "patches"'))
+    with pytest.raises(ValueError, match=r"method.extra_source = 'patches': needs images, not rows of \(1,\)"):
+        assemble(chosen)
+
+
 CONFIG = """
 [data]
 name = "regression-1d"

@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
 from stein.types import Key, Model, Weights
@@ -43,8 +44,9 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
         # Points are columns, as in the formula. With inputs shared by all particles, vmap makes the first layer one
         # product with their stacked weights as stored; with points as rows it would transpose the weights.
         hidden = inputs.T.astype(weights[0].weight.dtype)
-        for layer in weights[:-1]:
+        for number, layer in enumerate(weights[:-1], 1):
             hidden = activation(_affine(layer, hidden))
+            hidden = checkpoint_name(hidden.T, f"hidden-{number}").T  # for stein.features; it costs nothing
         return _affine(weights[-1], hidden).T
 
     return Model(init, apply)

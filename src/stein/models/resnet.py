@@ -7,6 +7,7 @@ from itertools import pairwise
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from stein import tree
@@ -68,10 +69,11 @@ class _ResNet(eqx.Module):
 
     def __call__(self, images: Array) -> Float[Array, "b k"]:
         x = images.astype(self.head.weight.dtype)
-        x = jax.nn.relu(_convolve(self.stem, x))
-        for stage in self.stages:
-            x = stage(x)
-        return x.mean((1, 2)) @ self.head.weight + self.head.bias[None]
+        x = checkpoint_name(jax.nn.relu(_convolve(self.stem, x)), "hidden-1")  # names for stein.features
+        for number, stage in enumerate(self.stages, 2):
+            x = checkpoint_name(stage(x), f"hidden-{number}")
+        mean = checkpoint_name(x.mean((1, 2)), f"hidden-{len(self.stages) + 2}")
+        return mean @ self.head.weight + self.head.bias[None]
 
 
 def resnet32(num_classes: int = 10, channels: int = 3, blocks: int = 5, filters: int = 16, stride: int = 1) -> Model:

@@ -12,7 +12,7 @@ from stein.rules.independent import independent
 from stein.rules.noise import Noise, cholesky, elementwise_independent, elementwise_shared
 from stein.rules.rule import Force, Rule
 from stein.rules.svgd import f_svgd, fw_svgd, h_svgd, hp_svgd, hs_svgd, w_svgd
-from stein.rules.wgd import blob, fwgd, kde, sge, ssge, wgd
+from stein.rules.wgd import blob, forde, fwgd, kde, rde, sge, ssge, wgd
 
 __all__ = [
     "ALIASES",
@@ -30,6 +30,7 @@ __all__ = [
     "elementwise_shared",
     "exact",
     "f_svgd",
+    "forde",
     "fw_svgd",
     "fwgd",
     "h_svgd",
@@ -40,6 +41,7 @@ __all__ = [
     "local",
     "lookup",
     "make",
+    "rde",
     "sge",
     "ssge",
     "w_svgd",

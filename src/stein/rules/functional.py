@@ -16,14 +16,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stein import inputs, tree
-from stein.kernels import AutodiffGram, Gram, Kernel, Memory
+from stein.kernels import AnyGram, Gram, Kernel, Memory
 from stein.targets import View
 from stein.types import Key, Particles
 
-Repulsion = Callable[[Key, Gram | AutodiffGram, View], Particles]
+Repulsion = Callable[[Key, AnyGram, View], Particles]
 
 
-def on_functions(kernel: Kernel, view: View, memory: Memory) -> tuple[Gram | AutodiffGram, Memory]:
+def on_functions(kernel: Kernel, view: View, memory: Memory) -> tuple[AnyGram, Memory]:
     """The kernel of the features, with distances as means, not sums, over measurement points.
 
     The mean makes a fixed bandwidth comparable across batch sizes; with the median bandwidth it cancels.
@@ -72,9 +72,9 @@ def exact(energy: float = 0.9999, probe: bool = False, directions: int | None = 
     if directions is not None:
         inputs.whole(0, directions=directions)
 
-    def repulsion(key: Key, gram: Gram | AutodiffGram, view: View) -> Particles:
-        if isinstance(gram, AutodiffGram):
-            raise ValueError("repulsion 'exact' needs a kernel in closed form; use 'local' with from_function")
+    def repulsion(key: Key, gram: AnyGram, view: View) -> Particles:
+        if not isinstance(gram, Gram):
+            raise ValueError("repulsion 'exact' needs a kernel in closed form; use 'local' with this one")
         norms, unit, values, vectors = spectrum(view)
         most = min(values.size - 1, unit[0].size)  # centring removes one direction
         kept: int | Array = most if directions is None else min(directions, most)

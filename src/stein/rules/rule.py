@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stein.kernels import AutodiffGram, Gram
+from stein.features import Space
+from stein.kernels import AnyGram
 from stein.targets import View
 from stein.types import Key, Particles
 
@@ -20,19 +21,20 @@ class Force(NamedTuple):
     drift: Particles
     noise: Particles | None = None
     repulsion: Particles | None = None
-    grams: dict[str, Gram | AutodiffGram] = {}  # noqa: RUF012 - never changed
+    grams: dict[str, AnyGram] = {}  # noqa: RUF012 - never changed
 
 
 class Rule(NamedTuple):
     """How the members interact: ``force(key, view, memory) -> (Force, memory)``.
 
-    ``memory`` is its initial memory, () for most rules. ``space`` names the features that ``view.features``
-    must hold. ``functional`` rules work in function space (they use ``score_f`` and ``prior_f``), and
-    ``noisy`` ones return noise. A plain function is a rule with all the defaults.
+    ``memory`` is its initial memory, () for most rules. ``space`` is what ``view.features`` must hold.
+    ``functional`` rules work in function space (they use ``score_f`` and ``prior_f``), ``noisy`` ones return noise,
+    and ``unlabelled`` ones look at points without labels only. A plain function is a rule with all the defaults.
     """
 
     force: Callable[[Key, View, Memory], tuple[Force, Memory]]
     memory: Memory = ()
-    space: str = "outputs"
+    space: Space = "outputs"
     functional: bool = False
     noisy: bool = False
+    unlabelled: bool = False

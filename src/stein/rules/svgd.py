@@ -11,7 +11,8 @@ from typing import Any
 import jax
 
 from stein import tree
-from stein.kernels import AutodiffGram, Gram, Kernel, check_weights, product_rule, rbf, sum_rule
+from stein.features import Space
+from stein.kernels import AnyGram, Kernel, check_weights, product_rule, rbf, sum_rule
 from stein.rules.functional import Repulsion, exact, local, on_functions
 from stein.rules.noise import Noise, driven
 from stein.rules.rule import Force, Memory, Rule
@@ -75,7 +76,7 @@ def fw_svgd(
     kernel: Kernel = rbf(),
     repulsion: Repulsion = local(),
     noise: Noise | None = None,
-    space: str = "outputs",
+    space: Space = "outputs",
 ) -> Rule:
     r"""SVGD on the weights with a kernel that compares functions.
 
@@ -86,7 +87,8 @@ def fw_svgd(
     :eq:`difference` is how they differ.
 
     Args:
-        space: ``"outputs"`` (logits, method ``fw-svgd-l``) or ``"probabilities"`` (``fw-svgd-s``).
+        space: ``"outputs"`` (logits, method ``fw-svgd-l``), ``"probabilities"`` (``fw-svgd-s``), another name or a
+            function of :mod:`stein.features`.
 
     Cost: two backward passes per particle (local), or one plus one per direction kept (exact).
     Limits: only ``exact`` descends the KL divergence, and only ``exact`` with ``noise=cholesky()`` (all directions, or
@@ -112,7 +114,7 @@ def h_svgd(
     kernel_f: Kernel = rbf(),
     repulsion: Repulsion = local(),
     noise: Noise | None = None,
-    space: str = "outputs",
+    space: Space = "outputs",
 ) -> Rule:
     r"""Hybrid SVGD: driven by a kernel on the weights, repelled by a kernel on the functions.
 
@@ -121,7 +123,8 @@ def h_svgd(
     where :math:`g_j` is ``view.score_w[j]``, :math:`k_w` is ``kernel_w`` and R the ``repulsion`` of ``kernel_f``.
 
     Args:
-        space: ``"outputs"`` (logits, method ``h-svgd-l``) or ``"probabilities"`` (``h-svgd-s``).
+        space: ``"outputs"`` (logits, method ``h-svgd-l``), ``"probabilities"`` (``h-svgd-s``), another name or a
+            function of :mod:`stein.features`.
 
     Cost: as fw-SVGD, and two n x n by n x d products for the kernel on the weights.
     Limits: the flow of a functional other than the KL divergence, so that not even the deterministic rule targets the
@@ -149,7 +152,7 @@ def hp_svgd(
     kernel_f: Kernel = rbf(),
     repulsion: Repulsion = exact(),
     noise: Noise | None = None,
-    space: str = "outputs",
+    space: Space = "outputs",
 ) -> Rule:
     r"""SVGD with the product of a kernel on the weights and one on the functions.
 
@@ -173,7 +176,7 @@ def hs_svgd(
     kernel_f: Kernel = rbf(),
     repulsion: Repulsion = exact(),
     noise: Noise | None = None,
-    space: str = "outputs",
+    space: Space = "outputs",
     weights: tuple[float, float] = (0.5, 0.5),
 ) -> Rule:
     r"""SVGD with a weighted sum of a kernel on the weights and one on the functions.
@@ -201,7 +204,7 @@ def _joint(
     kernel_f: Kernel,
     repulsion: Repulsion,
     noise: Noise | None,
-    space: str,
+    space: Space,
 ) -> Rule:
     """SVGD with one kernel made of two: ``summands(gram_w, gram_f)`` are its gradients in weights and in functions,
     both with the whole kernel as their matrix."""
@@ -219,6 +222,6 @@ def _joint(
     return Rule(force, (kernel_w.memory, kernel_f.memory), space, noisy=noise is not None)
 
 
-def _force(view: View, phi: Particles, noise: Particles | None, R: Particles, **grams: Gram | AutodiffGram) -> Force:
+def _force(view: View, phi: Particles, noise: Particles | None, R: Particles, **grams: AnyGram) -> Force:
     """The mean over the members j instead of their sum."""
     return Force(tree.scale(1 / view.num_alive(), phi), noise, tree.scale(1 / view.num_alive(), R), grams)

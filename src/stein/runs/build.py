@@ -1,6 +1,7 @@
 """Builds the objects that a config names. Only names listed here are possible."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from stein import (
     data,
     defaults,
     ensembles,
+    features,
     functional_priors,
     inputs,
     kernels,
@@ -32,7 +34,7 @@ from stein.predictions import ClassPrediction, Prediction
 from stein.runs import dataset, sizes
 from stein.runs.dataset import Loaded
 from stein.runs.kinds import Kind
-from stein.runs.schema import FORMER, WITH_WEIGHT_DECAY, Config, Data
+from stein.runs.schema import FORMER, IMAGES, WITH_WEIGHT_DECAY, Config, Data
 from stein.types import Model
 
 ACTIVATIONS: dict[str, Callable] = {
@@ -105,13 +107,14 @@ def parts(
     x, y, _ = loaded.train
     sizes.check(x, y)
     extra = _extra_points(config, loaded)
+    axes = features.principal_axes(x) if config.method.principal_axes else None
     # Everything else about the data is an argument of the compiled functions.
-    make = _reused if reuse and extra is None else _objects
+    make = _reused if reuse and extra is None and axes is None else _objects
     anonymous = msgspec.structs.replace(config, data=Data(), train=msgspec.structs.replace(config.train, seed=0))
     scale = None if loaded.units is None or isinstance(config.likelihood.sigma, str) else float(loaded.units.scale[0])
     weights = loaded.weights
     model, likelihood, algorithm = make(
-        anonymous, loaded.kind, scale, x.shape[1:], loaded.answers, rows, weights is not None, network, extra,
+        anonymous, loaded.kind, scale, x.shape[1:], loaded.answers, rows, weights is not None, network, extra, axes,
         own_priors,
     )  # fmt: skip
     if weights is not None:
@@ -138,6 +141,7 @@ def _objects(
     weighted: bool,
     network: Model | None,
     extra: measurements.Source | None,
+    axes: np.ndarray | None,
     own_priors: bool,
 ) -> tuple[Model, likelihoods.Likelihood, ensembles.Algorithm]:
     """Model, likelihood and algorithm; ``scale`` is that of the targets, if sigma is given in their units."""
@@ -151,7 +155,7 @@ def _objects(
         likelihoods.weighted(likelihood) if weighted else likelihood,
         prior,
         rows,
-        measurement=targets.Measurement(config.method.measurement, config.method.measurement_subset or None, extra),
+        measurement=targets.Measurement(_measured(config), config.method.measurement_subset or None, extra),
         functional_prior=_functional_prior(config),
     )
     algorithm = ensembles.build(
@@ -168,6 +172,7 @@ def _objects(
         start=config.method.start,
         on_nan=config.train.on_nan,
         **_rule_options(config),
+        **({} if axes is None else {"axes": axes}),
     )
     return model, likelihood, algorithm
 
@@ -182,7 +187,7 @@ def _with_scale(model: Model) -> Model:
     return Model(init, lambda weights, x: model.apply(weights["weights"], x))
 
 
-_reused = functools.lru_cache(maxsize=8)(_objects)
+_reused: Callable[..., Any] = functools.lru_cache(maxsize=8)(_objects)
 
 
 def begin(algorithm: ensembles.Algorithm, config: Config, weights: Any = None) -> ensembles.State:
@@ -326,9 +331,30 @@ def _extra_points(config: Config, loaded: Loaded) -> measurements.Source | None:
         return measurements.noise(section.extra_points)
     if section.extra_source == "mixture":
         return measurements.mixture(section.extra_points)
+    if section.extra_source in ("augmented", "patches"):
+        make = getattr(measurements, section.extra_source)
+        return make(section.extra_points, _image_shape(config, loaded.train.x.shape[1:]))
     if section.extra_source == "box":
         return measurements.box(loaded.train.x, section.extra_points)
     return measurements.rows_of(dataset.unlabelled(section.extra_source, config, loaded), section.extra_points)
+
+
+def _measured(config: Config) -> str:
+    return "extra" if methods.lookup(config.method.name).unlabelled else config.method.measurement
+
+
+def _image_shape(config: Config, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Height, width and channels of the images, also if an mlp gets them as flat rows."""
+    if len(shape) == 3:
+        return shape[0], shape[1], shape[2]
+    if config.data.name not in IMAGES:
+        raise ValueError(
+            f"method.extra_source = {config.method.extra_source!r}: needs images, not rows of {shape}; "
+            "must be box, noise, mixture or a file"
+        )
+    channels = 3 if config.data.name == "cifar10" else 1
+    side = math.isqrt(shape[0] // channels)
+    return side, side, channels
 
 
 def _functional_prior(config: Config) -> functional_priors.FunctionalPrior:
@@ -404,6 +430,8 @@ def _rule_options(config: Config) -> dict[str, Any]:
     options: dict[str, Any] = {
         name: KERNELS[section.kernel](bandwidth) for name in methods.lookup(section.name).kernels
     }
+    if section.compares != "auto":
+        options["space"] = section.compares
     if section.repulsion != "auto":
         options["repulsion"] = section.repulsion
     if section.repulsion_energy != "auto" or section.repulsion_directions:

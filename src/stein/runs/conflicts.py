@@ -7,9 +7,10 @@ from stein.runs.keys import KEYS
 from stein.runs.schema import IMAGES, UCI, WITH_WEIGHT_DECAY, Config, Data, Likelihood, Method
 from stein.runs.wording import shown
 
-SOURCES = ("box", "noise", "mixture")
+SOURCES = ("box", "noise", "mixture", "augmented", "patches")
 TABLES = (".csv", ".parquet", ".arrow", ".feather")
 _TABLES = ", ".join(TABLES)
+RESNET_LAYERS = 5  # that have names
 FILES = (*TABLES, ".npy", ".npz")  # of unlabelled inputs
 
 
@@ -179,14 +180,20 @@ def _of_method(config: Config) -> Iterator[tuple[str, str]]:
         yield f"method.{setting}", complaint
     yield from _repulsion(method)
     yield from _freezing(config)
-    if method.measurement == "independent" and chosen.functional:
-        yield "method.measurement", f"got 'independent'; must be batch: {method.name} works on the gradient's batch"
+    if method.measurement != "batch" and chosen.functional:
+        yield (
+            "method.measurement",
+            f"got {method.measurement!r}; must be batch: {method.name} works on the gradient's batch",
+        )
+    yield from _compares(config)
     if chosen.compares == "probabilities" and config.likelihood.name not in ("categorical", "auto"):
         yield "method.name", f"{method.name} compares probabilities; likelihood.name must be categorical or auto"
     if method.measurement_subset:
         size = 0 if config.train.batch_size == "auto" else config.train.batch_size  # with few rows, auto takes all
         if chosen.repulsion is None:
             yield "method.measurement_subset", f"{method.name} looks at the whole batch, or at none; must be 0"
+        if method.measurement == "extra":
+            yield "method.measurement_subset", "is of the batch, which is not measured; must be 0"
         if not size and method.measurement == "batch":
             yield (
                 "method.measurement_subset",
@@ -204,10 +211,41 @@ def _of_method(config: Config) -> Iterator[tuple[str, str]]:
                 "likelihood.center_logits",
                 f"likelihood.name = {config.likelihood.name!r} has no logits; must be false",
             )
-        if chosen.compares != "outputs":
+        if _compared(method) not in ("outputs", *methods.FEATURES):
             yield "likelihood.center_logits", f"{method.name} does not compare logits; must be false"
     yield from _gaussian_process(method)
     yield from _extra_points(method)
+
+
+def _compared(method: Method) -> str | None:
+    """What the functional kernel compares."""
+    return methods.lookup(method.name).compares if method.compares == "auto" else method.compares
+
+
+def _compares(config: Config) -> Iterator[tuple[str, str]]:
+    method, chosen = config.method, methods.lookup(config.method.name)
+    if method.principal_axes and chosen.compares != "label-gradients":
+        yield "method.principal_axes", f"{method.name} has no gradients of labels; must be false, or use forde"
+    if method.compares != "auto":
+        yield from _other_features(config)
+    if _compared(method) == "label-gradients" and (method.measurement != "batch" or method.extra_points):
+        key = "extra_points" if method.extra_points else "measurement"
+        yield f"method.{key}", "label-gradients need labels; must be left out"
+
+
+def _other_features(config: Config) -> Iterator[tuple[str, str]]:
+    method, chosen, value = config.method, methods.lookup(config.method.name), config.method.compares
+    if chosen.compares != "outputs" or chosen.functional:
+        what = f"{chosen.compares} only" if chosen.compares else "no functions"
+        yield "method.compares", f"{method.name} compares {what}; must be auto"
+    if value == "probabilities" and config.likelihood.name not in ("categorical", "auto"):
+        yield "method.compares", "got 'probabilities'; likelihood.name must be categorical or auto"
+    if config.model.name == "given":
+        return  # a network given in Python has names of its own
+    layers = len(config.model.hidden) if config.model.name == "mlp" else RESNET_LAYERS
+    known = ("outputs", "probabilities", *methods.FEATURES, *(f"hidden-{number}" for number in range(1, layers + 1)))
+    if value not in known:
+        yield "method.compares", f"got {shown(value)}; must be auto, {', '.join(known)}"
 
 
 def _repulsion(method: Method) -> Iterator[tuple[str, str]]:
@@ -237,6 +275,8 @@ def _freezing(config: Config) -> Iterator[tuple[str, str]]:
     if method.freeze_bandwidth_after:
         if not chosen.kernels:
             yield "method.freeze_bandwidth_after", f"{method.name} has no kernel; must be 0"
+        if chosen.compares == "label-gradients":
+            yield "method.freeze_bandwidth_after", f"{method.name} has a bandwidth per point; must be 0"
         if method.bandwidth != "median":
             yield "method.freeze_bandwidth_after", "method.bandwidth is a number and never moves; must be 0"
     if method.freeze_preconditioner_after:
@@ -268,6 +308,10 @@ def _gaussian_process(method: Method) -> Iterator[tuple[str, str]]:
 
 def _extra_points(method: Method) -> Iterator[tuple[str, str]]:
     chosen = methods.lookup(method.name)
+    if chosen.unlabelled and method.measurement == "independent":
+        yield "method.measurement", f"got 'independent'; must be left out: {method.name} repels at extra points only"
+    if (chosen.unlabelled or method.measurement == "extra") and not method.extra_points:
+        yield "method.extra_points", "got 0; must be at least 1: members are compared at extra points only"
     if method.extra_points:
         if chosen.compares is None:
             yield "method.extra_points", f"{method.name} compares no functions; must be 0"

@@ -176,9 +176,22 @@ class Method(Struct, frozen=True):
     prior_points: Annotated[
         int, about("batch points at which the functional prior is evaluated, redrawn per step; 0: all", ge=0, le=10**6)
     ] = 0
+    compares: Annotated[
+        Text,
+        about(
+            "what functional kernels compare: outputs, probabilities, hidden-1 (a hidden layer, by its number) or "
+            "input-gradients; auto: what the method's name says"
+        ),
+    ] = "auto"
+    principal_axes: Annotated[bool, about("weigh the input gradients of forde by the principal axes of the inputs")] = (
+        False
+    )
     measurement: Annotated[
-        Literal["batch", "independent"],
-        about("points for functional kernels: the gradient's batch, or one drawn separately (unbiased with noise)"),
+        Literal["batch", "independent", "extra"],
+        about(
+            "points for functional kernels: the gradient's batch, one drawn separately (unbiased with noise), or only "
+            "the extra points, as rde has it anyway"
+        ),
     ] = "batch"
     measurement_subset: Annotated[
         int, about("number of points of that batch that functional kernels use; 0: all", ge=0, le=10**9)
@@ -190,8 +203,9 @@ class Method(Struct, frozen=True):
         Text,
         about(
             "their source: box (uniform between the smallest and largest inputs), noise (inputs of the batch "
-            "plus noise of half their standard deviation), mixture (between two inputs of the batch), or a file of "
-            "inputs: .csv, .parquet, .npy or .npz"
+            "plus noise of half their standard deviation), mixture (between two inputs of the batch), augmented "
+            "(images of the batch, shifted and flipped), patches (images of the batch with shuffled patches), or a "
+            "file of inputs: .csv, .parquet, .npy or .npz"
         ),
     ] = "box"
 
