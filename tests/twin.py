@@ -442,6 +442,7 @@ METHODS = {
     "de": independent,
     "sgld": independent,
     "psgld": independent,
+    "sghmc": independent,
     "w-svgd": w_svgd,
     "f-svgd": f_svgd,
     "fw-svgd-l": fw_svgd,
@@ -502,6 +503,11 @@ def cyclical(A, c=5, p=10.0):
     return lambda t: ((t % L) / L) ** p if t < A else 1.0
 
 
+def cosine_cycles(initial, steps, cycles):
+    L = math.ceil(steps / cycles)
+    return lambda t: initial / 2 * (math.cos(math.pi * (t % L) / L) + 1)
+
+
 def polynomial(initial, offset=1.0, power=0.55):
     return lambda t: initial * (1 + t / offset) ** -power
 
@@ -554,6 +560,22 @@ class Langevin:
         eps = self.epsilon(t)
         moved = W + eps * P * phi
         return moved if zeta is None else moved + np.sqrt(eps * P) * zeta
+
+
+@dataclass
+class Sghmc:
+    """Chen et al. (2014): p <- (1 - a) p + epsilon phi + sqrt(a) zeta, zeta = sqrt(2) xi; W <- W + epsilon p."""
+
+    epsilon: Callable[[int], float]
+    friction: float = 0.1
+    gradient_noise: float = 0.0
+    p: Any = 0.0
+
+    def __call__(self, W, phi, zeta, g_mean, t):
+        eps = self.epsilon(t)
+        self.p = (1 - self.friction) * self.p + eps * phi
+        self.p = self.p + math.sqrt(self.friction - eps**2 * self.gradient_noise / 2) * zeta
+        return W + eps * self.p
 
 
 # -- the whole thing -----------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ def ensemble(
     *,
     anneal: float | Schedule = constant(),
     temperature: float = 1.0,
+    noise_scale: Schedule | None = None,
     start: str = "prior",
     on_nan: str = "freeze",
 ) -> Algorithm:
@@ -67,9 +68,12 @@ def ensemble(
 
     Args:
         rule: from :mod:`stein.rules`, or a plain function ``(key, view, memory) -> (Force, memory)``.
-        step: an Optax optimiser for deterministic rules, :func:`stein.steps.langevin` for stochastic ones.
+        step: an Optax optimiser for deterministic rules, :func:`stein.steps.langevin` for stochastic ones, or, for
+            independent members, :func:`stein.steps.sghmc`.
         anneal: :math:`\gamma_t`, multiplies the driving force only (see :mod:`stein.schedules`).
         temperature: T, divides the driving force: the target becomes :math:`p^{1/T}`.
+        noise_scale: multiplies the noise; where it is not 1, the members do not sample the target
+            (see :func:`stein.schedules.late_in_cycles`).
         start: ``"prior"`` draws, or ``"model"``, the model's own initialiser. (``init`` also takes weights.)
         on_nan: what happens to a particle that is not finite: ``"freeze"`` it and leave it out of every sum,
             ``"resample"`` it from ``start``, or ``"stop"``, where no particle moves any more.
@@ -119,7 +123,10 @@ def ensemble(
 
     def advance(state: State, batch: Batch | None) -> tuple[State, Info]:
         view, force, memory, key_fresh = look(state, batch)
-        move = steps.Move(force.drift, force.noise, view.loglik_w, view.alive, state.step)
+        noise = force.noise
+        if noise_scale is not None and noise is not None:
+            noise = tree.scale(noise_scale(state.step), noise)
+        move = steps.Move(force.drift, noise, view.loglik_w, view.alive, state.step)
         particles, opt_state, alive = step.update(state.particles, state.opt_state, move)
         info = Info(view.log_likelihood, view.log_prior, alive)
         moved = State(particles, opt_state, memory, state.key, state.step + 1, state.ids, alive)
@@ -168,6 +175,8 @@ def build(
     freeze_preconditioner_after: int | None = None,
     anneal: float | Schedule = constant(),
     temperature: float = 1.0,
+    friction: float = 0.1,
+    noise_scale: Schedule | None = None,
     start: str = "prior",
     on_nan: str = "freeze",
     **options: Any,
@@ -176,9 +185,12 @@ def build(
 
     Deterministic methods move by ``optimiser(learning_rate)``. Stochastic ones move by Langevin steps of size
     ``learning_rate / num_data`` under the preconditioner of their method. ``noise_place="adam-inside"`` is the
-    published variant, for reproduction only (see :func:`stein.steps.noise_inside`).
+    published variant, for reproduction only (see :func:`stein.steps.noise_inside`). The square of a step of
+    ``sghmc``, which has momenta, is ``learning_rate / num_data``.
 
     Args:
+        friction: of ``sghmc``: the fraction of the momentum that is lost in a step.
+        noise_scale: as in :func:`ensemble`.
         freeze_preconditioner_after: keep the preconditioner of this step from then on (see :func:`stein.steps.rms`).
         options: for :func:`stein.rules.make`: repulsion, kernels and so on.
 
@@ -195,6 +207,10 @@ def build(
         raise ValueError(f"noise_place = {noise_place!r}: 'langevin' or 'adam-inside'")
     if not rule.noisy:
         step = steps.descend(optimiser(learning_rate))
+    elif entry.dynamics == "hamiltonian":
+        if noise_place != "langevin":
+            raise ValueError(f"noise_place = {noise_place!r}: {method} has momenta of its own; must be 'langevin'")
+        step = steps.sghmc(lambda t: (rate(t) / target.num_data) ** 0.5, friction)
     elif noise_place == "adam-inside":
         step = steps.noise_inside(optimiser(learning_rate), rate)
     else:
@@ -204,7 +220,9 @@ def build(
             None: None,
         }[entry.preconditioner]
         step = steps.langevin(lambda t: rate(t) / target.num_data, preconditioner)
-    return ensemble(target, rule, step, anneal=anneal, temperature=temperature, start=start, on_nan=on_nan)
+    return ensemble(
+        target, rule, step, anneal=anneal, temperature=temperature, noise_scale=noise_scale, start=start, on_nan=on_nan
+    )
 
 
 def _given(weights: Any, target: Target, key: Key, ids: Int[Array, " n"], spread: float) -> Particles:

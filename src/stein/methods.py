@@ -18,6 +18,7 @@ class Method(NamedTuple):
         options: arguments of the function that are fixed by the name.
         stochastic: whether it has noise.
         preconditioner: of its Langevin step: ``"shared"`` by all particles, or ``"own"`` for each.
+        dynamics: how a sampler moves: ``"langevin"`` steps, or ``"hamiltonian"`` ones, with momentum.
         kernels: the arguments of the function that take a kernel.
         repulsion: the default for methods that repel functions and move weights; ``None`` for all others.
         functional: whether its target posterior is over functions; it then uses the functional prior.
@@ -38,6 +39,7 @@ class Method(NamedTuple):
     functional: bool = False
     compares: Literal["outputs", "probabilities"] | None = None
     recommended: str = ""
+    dynamics: Literal["langevin", "hamiltonian"] = "langevin"
 
 
 _NOISE: dict[str, Any] = {"stochastic": "optional"}
@@ -62,6 +64,8 @@ METHODS: dict[str, Method] = {
         Method("psgld", "independent.independent", "SGLD with RMSprop scaling", "1", "nearly",
                {"noisy": True}, "always", "own",
                recommended="samples, from a trained start: spreads within 11 % of the posterior's (toy regression)"),
+        Method("sghmc", "independent.independent", "Langevin dynamics with momentum", "1", "yes",
+               {"noisy": True}, "always", None, dynamics="hamiltonian"),
         Method("w-svgd", "svgd.w_svgd", "SVGD, kernel on weights", "1 + n²d", "as n grows", **_ONE, **_NOISE),
         Method("f-svgd", "svgd.f_svgd", "SVGD on functions", "1 + n²m", "of functions", **_FUNCTIONS),
         Method("fw-svgd-l", "svgd.fw_svgd", "SVGD, kernel on outputs", "2, exact 1+r", "exact", **_ONE, **_LOCAL,
@@ -127,6 +131,11 @@ def refusals(method: Method, stochastic: bool, noise: str, repulsion: str | None
         yield "repulsion", f"{method.name} has no functional repulsion; must be left out"
     if repulsion == "local" and stochastic and noise == "cholesky":
         yield "repulsion", "got 'local'; must be exact: with noise only exact leaves the posterior invariant"
+
+
+def is_noisy(method: Method, stochastic: bool) -> bool:
+    """Whether the method, with this setting, adds noise."""
+    return stochastic or method.stochastic == "always"
 
 
 def is_exact(method: Method, stochastic: bool, repulsion: str | None) -> bool:

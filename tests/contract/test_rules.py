@@ -253,7 +253,7 @@ def test_a_dead_member_is_as_if_it_never_was(name, noisy):
     close(jax.tree.map(lambda leaf: leaf[keep], moved.particles), reduced.particles, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["de", "sgld", "psgld"])
+@pytest.mark.parametrize("name", ["de", "sgld", "psgld", "sghmc"])
 def test_an_independent_member_trained_alone_is_the_same(name):
     """R18. Catches shared optimiser state, shared noise, and draws that depend on the number of members."""
     algo, step = compiled(name, False)
@@ -295,6 +295,7 @@ OTHER_VALUES = {  # where the value above is what the method has anyway
     ("h-svgd-s", "space"): "outputs",
     ("sgld", "noisy"): False,
     ("psgld", "noisy"): False,
+    ("sghmc", "noisy"): False,
 }
 
 
@@ -320,7 +321,7 @@ def moved_by(algo, number=2):
 
 ADAM = optax.adam(0.01)
 W_SVGD, NOISY_W = rules.w_svgd(), rules.w_svgd(noise=rules.cholesky())
-FW = rules.fw_svgd()
+FW, SGHMC = rules.fw_svgd(), rules.make("sghmc")
 VARIANTS = {
     "temperature": lambda on: ensemble(target(), W_SVGD, ADAM, temperature=2.0 if on else 1.0),
     "anneal": lambda on: ensemble(target(), W_SVGD, ADAM, anneal=schedules.linear(10) if on else 1.0),
@@ -375,6 +376,14 @@ VARIANTS = {
     "rms shared": lambda on: ensemble(target(), NOISY_W, steps.langevin(1e-3, steps.rms(shared=on))),
     "rms freeze": lambda on: ensemble(
         target(), NOISY_W, steps.langevin(1e-3, steps.rms(freeze_after=1 if on else None))
+    ),
+    "sghmc friction": lambda on: ensemble(target(), SGHMC, steps.sghmc(1e-2, 0.5 if on else 0.1)),
+    "sghmc gradient noise": lambda on: ensemble(target(), SGHMC, steps.sghmc(1e-2, gradient_noise=100.0 * on)),
+    "noise scale": lambda on: ensemble(
+        target(), SGHMC, steps.sghmc(1e-2), noise_scale=schedules.late_in_cycles(4, 1, 0.5 if on else 0.0)
+    ),
+    "cosine cycles": lambda on: ensemble(
+        target(), SGHMC, steps.sghmc(schedules.cosine_cycles(1e-2, 4, 2 if on else 1))
     ),
     "noise inside": lambda on: ensemble(target(), NOISY_W, steps.noise_inside(ADAM, 1e-3 if on else 1e-2)),
     "measurement where": lambda on: ensemble(

@@ -59,6 +59,7 @@ PAIRS = {
     "freeze_bandwidth_after, both kernels": ('name = "h-svgd"\n', "freeze_bandwidth_after = 1"),
     "freeze_preconditioner_after": (NOISY, "freeze_preconditioner_after = 1"),
     "freeze_preconditioner_after, own": ('name = "psgld"\n', "freeze_preconditioner_after = 1"),
+    "friction": ('name = "sghmc"\n', "friction = 0.9"),
     "measurement_subset": ('name = "fw-svgd"\n', "measurement_subset = 2"),
     "functional_prior": ('name = "f-svgd"\nfunctional_prior = "none"\n', 'functional_prior = "gaussian-process"'),
     "gp_scale": (GP, "gp_scale = 0.1"),
@@ -66,7 +67,14 @@ PAIRS = {
 }
 
 
-SHORT = ("repulsion_energy", "freeze_bandwidth_after", "freeze_preconditioner_after", "measurement_subset", "gp_scale")
+SHORT = (
+    "repulsion_energy",
+    "freeze_bandwidth_after",
+    "freeze_preconditioner_after",
+    "friction",
+    "measurement_subset",
+    "gp_scale",
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(p, marks=() if p in SHORT else pytest.mark.long) for p in PAIRS])
@@ -80,6 +88,24 @@ def test_the_key_changes_the_result(name):
     plain, other = trained(settings(before)), trained(changed)
     assert np.isfinite([plain, other]).all()
     assert np.abs(plain - other).max() > 1e-9
+
+
+def cyclical(method, *keys):
+    return settings(method, "\n".join(["[optimiser]", 'schedule = "cyclical"', *keys]))
+
+
+def test_cycles_and_their_exploration_change_the_result():
+    """Catches cycles of a fixed number, and noise that stays on. Of 100 steps in 20 cycles the sixth is a first one."""
+    plain = trained(cyclical('name = "sghmc"'))
+    assert np.abs(trained(cyclical('name = "sghmc"', "cycles = 20")) - plain).max() > 1e-9
+    assert np.abs(trained(cyclical('name = "sghmc"\nexploration = 0.1')) - plain).max() > 1e-9
+    for method, keys, complaint in (
+        ('name = "de"\nexploration = 0.5', (), "method.exploration: de without noise has none to turn off"),
+        ('name = "sghmc"', ("cycles = 101",), "optimiser.cycles: got 101; must be at most train.steps = 100"),
+        ('name = "sghmc"', ("warmup_steps = 5",), "optimiser.warmup_steps: every cycle begins with its longest step"),
+    ):
+        with pytest.raises(configs.ConfigError, match=complaint):
+            cyclical(method, *keys)
 
 
 def test_centred_logits_change_the_result():
@@ -129,6 +155,11 @@ def test_auto_leaves_the_repulsion_to_the_registry():
 
 
 CONFLICTS = [
+    ('name = "sgld"\nfriction = 0.5', "method.friction: sgld has no momentum; must be left out, or use sghmc"),
+    ('name = "sghmc"\nfriction = 0.0', "method.friction: got 0.0; must be a number above 0"),
+    ('name = "sghmc"\nnoise_place = "adam-inside"', "method.noise_place: sghmc has momenta of its own"),
+    ('name = "sghmc"\nexploration = 0.5', "method.exploration: is for optimiser.schedule = 'cyclical'"),
+    ('name = "de"\nexploration = 0.5', "method.exploration: is for optimiser.schedule = 'cyclical'"),
     ('name = "fw-svgd"\nrepulsion_energy = 0.9', "method.repulsion_energy: is for the exact repulsion"),
     ('name = "w-svgd"\nrepulsion_energy = 0.9', "method.repulsion_energy: is for the exact repulsion"),
     ('name = "fw-svgd"\nrepulsion_directions = 4', "method.repulsion_directions: is for the exact repulsion"),

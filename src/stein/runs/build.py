@@ -164,6 +164,8 @@ def _objects(
         freeze_preconditioner_after=config.method.freeze_preconditioner_after or None,
         anneal=_annealing(config),
         temperature=config.method.temperature,
+        friction=config.method.friction,
+        noise_scale=_noise_scale(config),
         start=config.method.start,
         on_nan=config.train.on_nan,
         **_rule_options(config),
@@ -355,6 +357,8 @@ def _rbf_covariance(scale: float, length: float) -> Callable[[jax.Array, jax.Arr
 def _learning_rate(config: Config) -> float | schedules.Schedule:
     section = config.optimiser
     rate, steps, left = section.learning_rate, config.train.steps - section.warmup_steps, section.final_fraction
+    if section.schedule == "cyclical":
+        return schedules.cosine_cycles(rate, steps, section.cycles)
     falling: Any = {
         "constant": optax.constant_schedule(rate),
         "cosine": optax.cosine_decay_schedule(rate, steps, left),
@@ -366,6 +370,13 @@ def _learning_rate(config: Config) -> float | schedules.Schedule:
         return rate if section.schedule == "constant" else falling
     growing = optax.linear_schedule(rate / (section.warmup_steps + 1), rate, section.warmup_steps)
     return optax.join_schedules([growing, falling], [section.warmup_steps])
+
+
+def _noise_scale(config: Config) -> schedules.Schedule | None:
+    section, cycles = config.method, config.optimiser.cycles
+    if not section.exploration:
+        return None
+    return schedules.late_in_cycles(config.train.steps, cycles, section.exploration)
 
 
 def _optimiser(config: Config) -> Callable[[Any], optax.GradientTransformation]:

@@ -30,6 +30,7 @@ def of(config: Config) -> Iterator[tuple[str, str]]:
         yield "optimiser.warmup_steps", f"got {optimiser.warmup_steps}; must be below train.steps = {train.steps}"
     if optimiser.weight_decay and optimiser.name not in WITH_WEIGHT_DECAY:
         yield "optimiser.weight_decay", f"{optimiser.name} has none; must be 0, or use {', '.join(WITH_WEIGHT_DECAY)}"
+    yield from _cycles(config)
     if annealing.name != "none":
         least = max(2, annealing.cycles if annealing.name == "cyclical" else 0)
         if not least <= config.annealing_steps <= train.steps:
@@ -193,6 +194,7 @@ def _of_method(config: Config) -> Iterator[tuple[str, str]]:
             )
         if chosen.compares != "outputs":
             yield "likelihood.center_logits", f"{method.name} does not compare logits; must be false"
+    yield from _momentum(method)
     yield from _gaussian_process(method)
     yield from _extra_points(method)
 
@@ -227,7 +229,7 @@ def _freezing(config: Config) -> Iterator[tuple[str, str]]:
         if method.bandwidth != "median":
             yield "method.freeze_bandwidth_after", "method.bandwidth is a number and never moves; must be 0"
     if method.freeze_preconditioner_after:
-        noisy = method.stochastic or chosen.stochastic == "always"
+        noisy = methods.is_noisy(chosen, method.stochastic)
         if chosen.preconditioner is None or not noisy:
             yield (
                 "method.freeze_preconditioner_after",
@@ -238,6 +240,30 @@ def _freezing(config: Config) -> Iterator[tuple[str, str]]:
     for key in ("freeze_bandwidth_after", "freeze_preconditioner_after"):
         if getattr(method, key) >= steps:
             yield f"method.{key}", f"got {getattr(method, key)}; must be below train.steps = {steps}"
+
+
+def _cycles(config: Config) -> Iterator[tuple[str, str]]:
+    method, optimiser, steps = config.method, config.optimiser, config.train.steps
+    if optimiser.schedule == "cyclical":
+        if optimiser.cycles > steps:
+            yield "optimiser.cycles", f"got {optimiser.cycles}; must be at most train.steps = {steps}"
+        if optimiser.warmup_steps:
+            yield "optimiser.warmup_steps", "every cycle begins with its longest step; must be 0"
+    for name in ("optimiser.cycles", "method.exploration"):
+        section, _, key = name.partition(".")
+        given = getattr(getattr(config, section), key) != KEYS[section][key].default
+        if given and optimiser.schedule != "cyclical":
+            yield name, "is for optimiser.schedule = 'cyclical'; must be left out"
+    if method.exploration and not methods.is_noisy(methods.lookup(method.name), method.stochastic):
+        yield "method.exploration", f"{method.name} without noise has none to turn off; must be 0"
+
+
+def _momentum(method: Method) -> Iterator[tuple[str, str]]:
+    if methods.lookup(method.name).dynamics == "hamiltonian":
+        if method.noise_place != "langevin":
+            yield "method.noise_place", f"{method.name} has momenta of its own; must be langevin"
+    elif method.friction != KEYS["method"]["friction"].default:
+        yield "method.friction", f"{method.name} has no momentum; must be left out, or use sghmc"
 
 
 def _gaussian_process(method: Method) -> Iterator[tuple[str, str]]:
