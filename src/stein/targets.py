@@ -74,7 +74,9 @@ class Target(NamedTuple):
 
     ``sample(key)`` draws from its prior, ``init(key)`` from the model's own initialiser; ``view(...)`` is
     documented at :func:`posterior`; ``check(x, y, whole=True)`` raises ``ValueError`` for data (with ``whole=False``
-    for a batch) that do not fit it; ``spaces`` are the names of its feature maps.
+    for a batch) that do not fit it; ``spaces`` are the names of its feature maps. ``log_prob(weights, batch)`` is the
+    mean log-likelihood of one network and its log-prior; the log density is ``num_data`` times the first, plus the
+    second.
     """
 
     sample: Callable[[Key], Weights]
@@ -84,6 +86,7 @@ class Target(NamedTuple):
     spaces: tuple[str, ...]
     measurement: Measurement
     num_data: int
+    log_prob: Callable[[Weights, Batch | None], tuple[Float[Array, ""], Float[Array, ""]]]
 
 
 def posterior(
@@ -174,7 +177,11 @@ def posterior(
             raise ValueError(f"num_data = {num_data}: the data has {len(x)} rows")
         check_data(model, likelihood, x, y)
 
-    return Target(sample, model.init, view, check, tuple(likelihood.features), measurement, num_data)
+    def log_prob(weights: Weights, batch: Batch | None) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        assert batch is not None  # noqa: S101 - of a target with data
+        return jnp.mean(likelihood.log_prob(model.apply(weights, batch.x), batch.y)), prior.log_prob(weights)
+
+    return Target(sample, model.init, view, check, tuple(likelihood.features), measurement, num_data, log_prob)
 
 
 class _AtTheData(NamedTuple):
@@ -262,7 +269,16 @@ def density(
             log_prior=jnp.zeros_like(values),
         )
 
-    return Target(sample, sample, view, lambda x, y, whole=True: None, ("outputs",), Measurement("independent"), 1)
+    return Target(
+        sample,
+        sample,
+        view,
+        lambda x, y, whole=True: None,
+        ("outputs",),
+        Measurement("independent"),
+        1,
+        lambda weights, batch: (log_prob(weights), jnp.zeros(())),
+    )
 
 
 def _backward(vjp: Callable[[Array], tuple[Particles]], alive: Array, cotangent: Array) -> Particles:

@@ -165,6 +165,10 @@ def _objects(
         anneal=_annealing(config),
         temperature=config.method.temperature,
         friction=config.method.friction,
+        draws=config.method.draws,
+        thin=config.method.thin,
+        burn_in=config.method.burn_in,
+        tuning_steps=config.method.tuning_steps,
         noise_scale=_noise_scale(config),
         start=config.method.start,
         on_nan=config.train.on_nan,
@@ -230,6 +234,8 @@ def resolved(config: Config, kind: Kind, rows: int) -> Config:
             "train.batch_size": MOST_IN_A_BATCH if rows > MOST_IN_A_BATCH else 0,
             "optimiser.schedule": "cosine",
         }
+    if methods.lookup(config.method.name).dynamics == "microcanonical":
+        meant = meant | {"train.batch_size": 0}
     if config.prior.name == "fan-in":
         meant = meant | {
             "prior.scale": defaults.for_table("classes" if kind == "categorical" else "regression", rows).prior

@@ -195,6 +195,8 @@ def _of_method(config: Config) -> Iterator[tuple[str, str]]:
         if chosen.compares != "outputs":
             yield "likelihood.center_logits", f"{method.name} does not compare logits; must be false"
     yield from _momentum(method)
+    yield from _draws(config)
+    yield from _chains(config)
     yield from _gaussian_process(method)
     yield from _extra_points(method)
 
@@ -264,6 +266,46 @@ def _momentum(method: Method) -> Iterator[tuple[str, str]]:
             yield "method.noise_place", f"{method.name} has momenta of its own; must be langevin"
     elif method.friction != KEYS["method"]["friction"].default:
         yield "method.friction", f"{method.name} has no momentum; must be left out, or use sghmc"
+
+
+def _draws(config: Config) -> Iterator[tuple[str, str]]:
+    method, train = config.method, config.train
+    needed = method.burn_in + method.draws * method.thin
+    if method.draws and not methods.is_sampler(methods.lookup(method.name), method.stochastic):
+        yield "method.draws", f"{method.name} without noise is no sampler; must be 0"
+    if method.draws and train.on_nan == "resample":
+        yield "train.on_nan", "got 'resample'; must be freeze or stop: draws of a new chain are not those of the old"
+    if method.draws and needed > train.steps:
+        yield (
+            "train.steps",
+            (f"got {train.steps}; must be at least {needed}: method.burn_in + method.draws x method.thin"),
+        )
+    for key in ("thin", "burn_in"):
+        if getattr(method, key) != KEYS["method"][key].default and not method.draws:
+            yield f"method.{key}", "is for method.draws above 0; must be left out"
+
+
+def _chains(config: Config) -> Iterator[tuple[str, str]]:
+    """What the chains of mile need."""
+    method, train = config.method, config.train
+    if methods.lookup(method.name).dynamics != "microcanonical":
+        if method.tuning_steps:
+            yield "method.tuning_steps", f"{method.name} tunes nothing; must be left out, or use mile"
+        return
+    if not method.draws:
+        yield "method.draws", f"got 0; must be at least 1: the draws of its chains are the ensemble of {method.name}"
+    if method.tuning_steps < 100:
+        yield "method.tuning_steps", f"got {method.tuning_steps}; must be at least 100: {method.name} tunes its chains"
+    if method.burn_in < method.tuning_steps:
+        yield (
+            "method.burn_in",
+            f"got {method.burn_in}; must be at least method.tuning_steps = {method.tuning_steps}, its last part",
+        )
+    if train.batch_size not in ("auto", 0) or config.data.stream:
+        key = "data.stream" if config.data.stream else "train.batch_size"
+        yield key, f"{method.name} needs all points in every step; must be {'false' if config.data.stream else 0}"
+    if train.early_stop:
+        yield "train.early_stop", f"{method.name} draws at the end; must be 0"
 
 
 def _gaussian_process(method: Method) -> Iterator[tuple[str, str]]:

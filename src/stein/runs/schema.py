@@ -155,6 +155,16 @@ class Method(Struct, frozen=True):
     freeze_preconditioner_after: Annotated[
         StepsOrNone, about("freeze the preconditioner after this Langevin step; 0: never")
     ] = 0
+    draws: Annotated[
+        int,
+        about("last draws of every chain of a sampler, which are then the ensemble; 0: the chains are", ge=0, le=10**6),
+    ] = 0
+    thin: Annotated[Steps, about("steps between two draws")] = 1
+    burn_in: Annotated[StepsOrNone, about("steps before the first draw")] = 0
+    tuning_steps: Annotated[
+        StepsOrNone,
+        about("steps at the end of the burn-in in which mile tunes its chains; before them it trains a deep ensemble"),
+    ] = 0
     friction: Annotated[
         float, about("fraction of the momentum that sghmc loses in a step; 1: Langevin dynamics", gt=0, le=1)
     ] = 0.1
