@@ -149,7 +149,7 @@ def tuned(
 
     begins = (t == second) | (t == third)  # a phase of its own moments
     moments = jax.tree.map(lambda value: jnp.where(begins, jnp.zeros_like(value), value), chain.moments)
-    weight = jnp.where(adapts, jnp.where(t < second, 0, finite * chain.step_size), 1).astype(w.dtype)
+    weight = jnp.where(adapts, jnp.where(finite & (t >= second), chain.step_size, 0.0), 1.0)
     moments = _with(moments, w, weight)
     size = (steps - third) // BATCHES
     in_batch = t - third

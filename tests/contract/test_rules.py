@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from problems import close, rounding
+from problems import CHAINS, close, rounding
 from stein import cli, functional_priors, kernels, likelihoods, methods, priors, rules, schedules, steps, train, tree
 from stein.data import Batches
 from stein.ensembles import build, ensemble
@@ -70,15 +70,17 @@ def data(dtype=jnp.float64, seed=0):
     return x, jnp.asarray(random.integers(0, 3, NUM_DATA), jnp.int32)
 
 
-def target(dtype=jnp.float64, **options):
-    return posterior(network(dtype), likelihoods.categorical(), priors.normal(1.3), NUM_DATA, **options)
+def target(dtype=jnp.float64, num_data=NUM_DATA, **options):
+    return posterior(network(dtype), likelihoods.categorical(), priors.normal(1.3), num_data, **options)
 
 
 def algorithm(name, noisy, dtype=jnp.float64, **options):
     prior = functional_priors.gaussian_process(
         lambda x, y: jnp.exp(-((x @ y.T) ** 2)) + 2 * jnp.eye(len(x), dtype=x.dtype)
     )
-    return build(name, target(dtype, functional_prior=prior), stochastic=noisy, learning_rate=0.01, **options)
+    # Chains take all data in every step: for them the batch is all there is.
+    everything = target(dtype, functional_prior=prior, num_data=8 if name in CHAINS else NUM_DATA)
+    return build(name, everything, stochastic=noisy, learning_rate=0.01, **CHAINS.get(name, {}), **options)
 
 
 @functools.cache
@@ -194,7 +196,7 @@ def test_float32_stays_float32_and_agrees_with_float64(name, noisy):
     moved, info = jax.jit(narrow_algo.step)(narrow, batch(jnp.float32))
     assert {leaf.dtype for leaf in jax.tree.leaves(moved.particles)} == {jnp.dtype("float32")}
     assert bool(info.alive.all())
-    if (name, noisy) in NOISY:
+    if (name, noisy) in NOISY or name in CHAINS:
         return
     exact = jax.jit(wide_algo.step)(wide, batch())[0].particles
     force = max(float(jnp.abs(a - b).max()) for a, b in pairs(exact, wide.particles))
@@ -253,7 +255,7 @@ def test_a_dead_member_is_as_if_it_never_was(name, noisy):
     close(jax.tree.map(lambda leaf: leaf[keep], moved.particles), reduced.particles, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["de", "sgld", "psgld", "sghmc"])
+@pytest.mark.parametrize("name", some(["de", "sgld", "psgld", "sghmc", "mile"], ["de", "sgld", "psgld", "sghmc"]))
 def test_an_independent_member_trained_alone_is_the_same(name):
     """R18. Catches shared optimiser state, shared noise, and draws that depend on the number of members."""
     algo, step = compiled(name, False)

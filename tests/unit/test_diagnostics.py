@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from problems import CHAINS
 from stein import data, likelihoods, models, priors, rules, steps, targets
 from stein.ensembles import build, ensemble
 from stein.kernels import rbf
@@ -63,7 +64,7 @@ def classification(method, **options):
     x, y = data.classification_2d(per_class=4)
     model = models.mlp([2, 4, 5])
     target = targets.posterior(model, likelihoods.categorical(), priors.normal(), len(x))
-    algorithm = build(method, target, **options)
+    algorithm = build(method, target, **CHAINS.get(method, {}), **options)
     return algorithm, algorithm.init(jax.random.key(0), 4), Batch(jnp.asarray(x), jnp.asarray(y))
 
 
