@@ -9,6 +9,9 @@ from stein import tree
 from stein.types import Model
 from twin import Network
 
+CHAINS = {"mile": {"burn_in": 100, "tuning_steps": 100}}
+"""What :func:`stein.build` cannot do without for some methods: chains that begin, and tune themselves, at once."""
+
 
 def tanh_model(net: Network) -> Model:
     """The twin's network for JAX."""

@@ -71,15 +71,23 @@ best = true
 [tracking]
 diagnostics = false
 """
+# fmt: off
 METHODS = {
     "w-svgd": ["--method", "w-svgd"],
     "de": ["--method", "de", "--set", "tracking.diagnostics=true"],
     "sampler": ["--method", "w-svgd", "--stochastic"],
+    "sghmc": ["--method", "sghmc", "--set", "method.draws=10", "--set", "method.thin=7"],
+    "mile": ["--method", "mile", "--set", "train.batch_size=0", "--set", "method.burn_in=6000",
+             "--set", "method.tuning_steps=3000", "--set", "method.draws=40", "--set", "method.thin=30"],
 }
+# fmt: on
 # Every place where the process writes something that it needs again.
 FAILPOINTS = [
-    *(f"{name}.{place}" for name in ("particles.safetensors", "opt.safetensors", "rng.safetensors", "manifest.json")
-      for place in ("open", "half", "written", "synced")),
+    *(
+        f"{name}.{place}"
+        for name in ("particles.safetensors", "opt.safetensors", "rng.safetensors", "manifest.json")
+        for place in ("open", "half", "written", "synced")
+    ),
     *(f"folder.{place}" for place in ("rename", "renamed", "remove", "hidden", "removed")),
     *(f"metrics.jsonl.{place}" for place in ("open", "half", "written")),
 ]  # fmt: skip

@@ -495,6 +495,8 @@ METHODS = {
     "de": independent,
     "sgld": independent,
     "psgld": independent,
+    "sghmc": independent,
+    "mile": independent,  # its start; its chains are below
     "w-svgd": w_svgd,
     "f-svgd": f_svgd,
     "fw-svgd-l": fw_svgd,
@@ -557,6 +559,11 @@ def cyclical(A, c=5, p=10.0):
     return lambda t: ((t % L) / L) ** p if t < A else 1.0
 
 
+def cosine_cycles(initial, steps, cycles):
+    L = math.ceil(steps / cycles)
+    return lambda t: initial / 2 * (math.cos(math.pi * (t % L) / L) + 1)
+
+
 def polynomial(initial, offset=1.0, power=0.55):
     return lambda t: initial * (1 + t / offset) ** -power
 
@@ -609,6 +616,68 @@ class Langevin:
         eps = self.epsilon(t)
         moved = W + eps * P * phi
         return moved if zeta is None else moved + np.sqrt(eps * P) * zeta
+
+
+@dataclass
+class Sghmc:
+    """Chen et al. (2014): p <- (1 - a) p + epsilon phi + sqrt(a) zeta, zeta = sqrt(2) xi; W <- W + epsilon p."""
+
+    epsilon: Callable[[int], float]
+    friction: float = 0.1
+    gradient_noise: float = 0.0
+    p: Any = 0.0
+
+    def __call__(self, W, phi, zeta, g_mean, t):
+        eps = self.epsilon(t)
+        self.p = (1 - self.friction) * self.p + eps * phi
+        self.p = self.p + math.sqrt(self.friction - eps**2 * self.gradient_noise / 2) * zeta
+        return W + eps * self.p
+
+
+def microcanonical_step(w, u, gradient, log_density, epsilon):
+    """One step without refreshment, and its change of energy: McLachlan's b, 1/2, 1 - 2b, 1/2, b."""
+    d, b, kinetic = len(w), 0.1931833275037836, 0.0
+    before = log_density(w)
+
+    def kick(w, u, c):
+        g = gradient(w)
+        norm = np.linalg.norm(g)
+        e, delta = g / norm, epsilon * c * norm / (d - 1)
+        zeta = math.exp(-delta)
+        turned = e * (1 - zeta) * (1 + zeta + (e @ u) * (1 - zeta)) + 2 * zeta * u
+        gained = (d - 1) * (delta - math.log(2) + math.log((1 + e @ u) * (1 - zeta**2) + 2 * zeta**2))
+        return turned / np.linalg.norm(turned), gained
+
+    for c, drift in ((b, 0.5), (1 - 2 * b, 0.5), (b, 0.0)):
+        u, gained = kick(w, u, c)
+        kinetic += gained
+        w = w + drift * epsilon * u
+    return w, u, kinetic - log_density(w) + before
+
+
+def microcanonical_tuning(positions, energies, finite, epsilon, length):
+    """The step size after every step of the tuning, and the two lengths, all from the whole history."""
+    steps, d = positions.shape
+    second, third = int(0.8 * steps), int(0.9 * steps)
+    longest, xs, ts, sizes = math.inf, 0.0, 0.0, []
+    for t in range(third):
+        v = 0.5 - 0.4 * t / third
+        xi = energies[t] ** 2 / (d * v) + 1e-8
+        omega = math.exp(-0.5 * (math.log(xi) / 9) ** 2)
+        xs = 99 / 101 * xs + omega * xi / epsilon**6
+        ts = 99 / 101 * ts + omega
+        if not finite[t]:
+            longest = 0.8 * epsilon
+        epsilon = min((xs / ts) ** (-1 / 6), longest)
+        sizes.append(epsilon)
+    weights = np.array(sizes)[second:third] * finite[second:third]
+    mean = np.average(positions[second:third], axis=0, weights=weights)
+    first = math.sqrt(np.average((positions[second:third] - mean) ** 2, axis=0, weights=weights).sum())
+    last = positions[third:]
+    size = len(last) // 10
+    means = np.array([last[i * size : (i + 1) * size].mean(axis=0) for i in range(10)])
+    times = size * means.var(axis=0, ddof=1) / last.var(axis=0)
+    return np.array(sizes + [epsilon] * (steps - third)), first, 0.4 * epsilon * times.mean()
 
 
 # -- the whole thing -----------------------------------------------------------------------------------------

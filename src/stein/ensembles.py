@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from stein import features, inputs, rules, steps, tree
+from stein import features, inputs, microcanonical, rules, steps, tree
+from stein.draws import Draws, Keep
 from stein.metrics import diagnostics
 from stein.rules import Rule
 from stein.schedules import Schedule, as_schedule, constant
 from stein.targets import Target, View
-from stein.types import Batch, Key, Particles
+from stein.types import Batch, Key, Particles, Weights
 
 
 class State(NamedTuple):
@@ -28,6 +29,7 @@ class State(NamedTuple):
     step: Int[Array, ""]
     ids: Int[Array, " n"]
     alive: Bool[Array, " n"]
+    draws: Any = ()  # stein.draws.Draws of chains that keep them
 
 
 class Info(NamedTuple):
@@ -60,6 +62,7 @@ def ensemble(
     *,
     anneal: float | Schedule = constant(),
     temperature: float = 1.0,
+    noise_scale: Schedule | None = None,
     start: str = "prior",
     on_nan: str = "freeze",
 ) -> Algorithm:
@@ -67,9 +70,12 @@ def ensemble(
 
     Args:
         rule: from :mod:`stein.rules`, or a plain function ``(key, view, memory) -> (Force, memory)``.
-        step: an Optax optimiser for deterministic rules, :func:`stein.steps.langevin` for stochastic ones.
+        step: an Optax optimiser for deterministic rules, :func:`stein.steps.langevin` for stochastic ones, or, for
+            independent members, :func:`stein.steps.sghmc`.
         anneal: :math:`\gamma_t`, multiplies the driving force only (see :mod:`stein.schedules`).
         temperature: T, divides the driving force: the target becomes :math:`p^{1/T}`.
+        noise_scale: multiplies the noise; where it is not 1, the members do not sample the target
+            (see :func:`stein.schedules.late_in_cycles`).
         start: ``"prior"`` draws, or ``"model"``, the model's own initialiser. (``init`` also takes weights.)
         on_nan: what happens to a particle that is not finite: ``"freeze"`` it and leave it out of every sum,
             ``"resample"`` it from ``start``, or ``"stop"``, where no particle moves any more.
@@ -119,13 +125,17 @@ def ensemble(
 
     def advance(state: State, batch: Batch | None) -> tuple[State, Info]:
         view, force, memory, key_fresh = look(state, batch)
-        move = steps.Move(force.drift, force.noise, view.loglik_w, view.alive, state.step)
+        noise = force.noise
+        if noise_scale is not None and noise is not None:
+            noise = tree.scale(noise_scale(state.step), noise)
+        move = steps.Move(force.drift, noise, view.loglik_w, view.alive, state.step)
         particles, opt_state, alive = step.update(state.particles, state.opt_state, move)
         info = Info(view.log_likelihood, view.log_prior, alive)
-        moved = State(particles, opt_state, memory, state.key, state.step + 1, state.ids, alive)
+        moved = state._replace(
+            particles=particles, opt_state=opt_state, memory=memory, step=state.step + 1, alive=alive
+        )  # fmt: skip
         if on_nan == "stop":
-            stopped = state._replace(alive=alive)
-            moved = jax.tree.map(lambda a, b: jnp.where(jnp.all(alive), a, b), moved, stopped)
+            moved = _unless_one_died(moved, state)
         if on_nan == "resample":
             particles = tree.where(alive, particles, draw(key_fresh, state.ids))
             opt_state = step.restart(~alive, particles, opt_state)
@@ -133,6 +143,107 @@ def ensemble(
         return moved, info
 
     return Algorithm(init, advance, examine, target, on_nan)
+
+
+def _unless_one_died(moved: State, before: State) -> State:
+    stopped = before._replace(alive=moved.alive)
+    return jax.tree.map(lambda a, b: jnp.where(jnp.all(moved.alive), a, b), moved, stopped)
+
+
+def keeping(algorithm: Algorithm, keep: Keep) -> Algorithm:
+    """The same chains, whose thinned states are kept in ``state.draws``; they are then the members of the ensemble."""
+    keep.check()
+    if algorithm.on_nan == "resample":
+        raise ValueError("on_nan = 'resample': draws of a chain that began again are mixed with others; use 'freeze'")
+
+    def init(*arguments: Any, **options: Any) -> State:
+        state = algorithm.init(*arguments, **options)
+        return state._replace(draws=keep.nothing(state.particles))
+
+    def step(state: State, batch: Batch | None) -> tuple[State, Info]:
+        moved, info = algorithm.step(state, batch)
+        return moved._replace(draws=keep.add(state.draws, moved.particles, moved.step)), info
+
+    return algorithm._replace(init=init, step=step)
+
+
+def members(state: State) -> tuple[Particles, Bool[Array, " m"]]:
+    """The members of the ensemble, and which of them are alive: the kept draws of the chains, or the particles.
+
+    A chain's draws are alive if the chain is. The first draws of all chains come first.
+    """
+    if not isinstance(state.draws, Draws) or not int(state.draws.taken):
+        return state.particles, state.alive
+    kept = state.draws.in_order()
+    number = len(jax.tree.leaves(kept)[0])
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept), jnp.tile(state.alive, number)
+
+
+def mile(start: Algorithm, start_steps: int, tuning_steps: int, temperature: float = 1.0) -> Algorithm:
+    r"""Microcanonical Langevin ensembles: from each member of a deep ensemble a chain of :mod:`stein.microcanonical`.
+
+    Args:
+        start: the deep ensemble, such as ``build("de", target)``; it trains for the first ``start_steps`` steps.
+        tuning_steps: the steps after it, in which every chain finds its step size and length; at least 100. All later
+            steps sample.
+        temperature: as in :func:`ensemble`.
+
+    Cost: two gradients on all the data per chain and step.
+    Limits: full batches only, and no rejection: a bias that falls with the step size remains.
+    Reference: Sommer et al. (2025), "Microcanonical Langevin ensembles".
+    """
+    inputs.whole(0, start_steps=start_steps)
+    inputs.whole(microcanonical.LEAST_TUNING, tuning_steps=tuning_steps)
+    target = start.target
+    if start.on_nan == "resample":
+        raise ValueError("on_nan = 'resample': a chain that begins again would not be tuned; use 'freeze' or 'stop'")
+
+    def init(*arguments: Any, **options: Any) -> State:
+        state = start.init(*arguments, **options)
+        return state._replace(opt_state=(state.opt_state, microcanonical.init(state.particles)))
+
+    def train(state: State, batch: Batch | None) -> tuple[State, Info]:
+        optimiser, chains = state.opt_state
+        moved, info = start.step(state._replace(opt_state=optimiser), batch)
+        more = {"energy_change": jnp.zeros_like(chains.log_density)}
+        return moved._replace(opt_state=(moved.opt_state, chains)), info._replace(more=more)
+
+    def sample(state: State, batch: Batch | None) -> tuple[State, Info]:
+        optimiser, chains = state.opt_state
+
+        def log_density(weights: Weights) -> Float[Array, ""]:
+            log_likelihood, log_prior = target.log_prob(weights, batch)
+            return (target.num_data * log_likelihood + log_prior) / temperature
+
+        key = jax.random.fold_in(state.key, state.step)
+        proposal, moved, energy_change = microcanonical.advance(
+            key, state.step - start_steps, state.ids, state.particles, chains, log_density, tuning_steps
+        )  # fmt: skip
+        alive = state.alive & tree.healthy((proposal, moved.log_density))
+        particles, chains = tree.settle(alive, (proposal, moved), (state.particles, chains))
+        log_prior = jax.vmap(lambda weights: target.log_prob(weights, batch)[1])(particles)
+        log_likelihood = (temperature * chains.log_density - log_prior) / target.num_data
+        info = Info(log_likelihood, log_prior, alive, {"energy_change": energy_change})
+        new = state._replace(
+            particles=particles, opt_state=(optimiser, chains), step=state.step + 1, alive=alive
+        )  # fmt: skip
+        return _unless_one_died(new, state) if start.on_nan == "stop" else new, info
+
+    def step(state: State, batch: Batch | None) -> tuple[State, Info]:
+        if batch is not None and batch.x.shape[0] != target.num_data:
+            raise ValueError(
+                f"a batch of {batch.x.shape[0]} points: these chains need all {target.num_data} in every step "
+                "(train.batch_size = 0 in a config); sghmc samples with minibatches"
+            )
+        return jax.lax.cond(state.step < start_steps, train, sample, state, batch)
+
+    def examine(state: State, batch: Batch | None) -> dict[str, Float[Array, ""]]:
+        chains = state.opt_state[1]
+        return start.diagnose(state, batch) | {
+            "step_size": jnp.mean(chains.step_size), "momentum_length": jnp.mean(chains.length)
+        }  # fmt: skip
+
+    return Algorithm(init, step, examine, target, start.on_nan)
 
 
 def diagnose(view: View, force: rules.Force) -> dict[str, Float[Array, ""]]:
@@ -168,6 +279,12 @@ def build(
     freeze_preconditioner_after: int | None = None,
     anneal: float | Schedule = constant(),
     temperature: float = 1.0,
+    friction: float = 0.1,
+    draws: int = 0,
+    thin: int = 1,
+    burn_in: int = 0,
+    tuning_steps: int = 0,
+    noise_scale: Schedule | None = None,
     start: str = "prior",
     on_nan: str = "freeze",
     **options: Any,
@@ -176,9 +293,16 @@ def build(
 
     Deterministic methods move by ``optimiser(learning_rate)``. Stochastic ones move by Langevin steps of size
     ``learning_rate / num_data`` under the preconditioner of their method. ``noise_place="adam-inside"`` is the
-    published variant, for reproduction only (see :func:`stein.steps.noise_inside`).
+    published variant, for reproduction only (see :func:`stein.steps.noise_inside`). The square of a step of
+    ``sghmc``, which has momenta, is ``learning_rate / num_data``.
 
     Args:
+        friction: of ``sghmc``: the fraction of the momentum that is lost in a step.
+        draws: of a sampler: the last so many draws of each chain are the members of the ensemble (:func:`members`). 0:
+            the particles are.
+        thin, burn_in: a draw is kept every ``thin`` steps after ``burn_in`` steps.
+        tuning_steps: of ``mile``: the last part of its burn-in. The part before it trains a deep ensemble.
+        noise_scale: as in :func:`ensemble`.
         freeze_preconditioner_after: keep the preconditioner of this step from then on (see :func:`stein.steps.rms`).
         options: for :func:`stein.rules.make`: repulsion, kernels and so on.
 
@@ -187,6 +311,8 @@ def build(
     >>> algorithm = build("w-svgd", target, stochastic=True, learning_rate=0.1)
     """
     entry = rules.lookup(method)
+    if draws and not rules.is_sampler(entry, stochastic):
+        raise ValueError(f"draws = {draws}: {method} without noise is no sampler; must be 0")
     rule = rules.make(method, stochastic=stochastic, noise=noise, **options)
     if not callable(learning_rate):
         inputs.positive(learning_rate=learning_rate)
@@ -195,6 +321,10 @@ def build(
         raise ValueError(f"noise_place = {noise_place!r}: 'langevin' or 'adam-inside'")
     if not rule.noisy:
         step = steps.descend(optimiser(learning_rate))
+    elif entry.dynamics == "hamiltonian":
+        if noise_place != "langevin":
+            raise ValueError(f"noise_place = {noise_place!r}: {method} has momenta of its own; must be 'langevin'")
+        step = steps.sghmc(lambda t: (rate(t) / target.num_data) ** 0.5, friction)
     elif noise_place == "adam-inside":
         step = steps.noise_inside(optimiser(learning_rate), rate)
     else:
@@ -204,7 +334,14 @@ def build(
             None: None,
         }[entry.preconditioner]
         step = steps.langevin(lambda t: rate(t) / target.num_data, preconditioner)
-    return ensemble(target, rule, step, anneal=anneal, temperature=temperature, start=start, on_nan=on_nan)
+    algorithm = ensemble(
+        target, rule, step, anneal=anneal, temperature=temperature, noise_scale=noise_scale, start=start, on_nan=on_nan
+    )
+    if entry.dynamics == "microcanonical":
+        if burn_in < tuning_steps:
+            raise ValueError(f"burn_in = {burn_in}: the tuning is a part of it; must be at least {tuning_steps}")
+        algorithm = mile(algorithm, burn_in - tuning_steps, tuning_steps, temperature)
+    return keeping(algorithm, Keep(draws, thin, burn_in)) if draws else algorithm
 
 
 def _given(weights: Any, target: Target, key: Key, ids: Int[Array, " n"], spread: float) -> Particles:

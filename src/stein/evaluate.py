@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from stein import inputs, metrics, predict, targets
+from stein import ensembles, inputs, metrics, predict, targets
 from stein.data import corruptions
 from stein.ensembles import State
 from stein.inputs import shaped
@@ -50,7 +50,8 @@ def held_out(
         particles: Particles = members
         alive: Any = slice(None)
         if isinstance(members, State):
-            particles, alive = members.particles, np.asarray(members.alive)
+            particles, alive = ensembles.members(members)
+            alive = np.asarray(alive)
         # The living are chosen by their outputs, which are small: members may be spread over devices.
         outputs = predict.in_chunks(model, particles, x, all_members=True)[alive]
         finite = bool(np.isfinite(outputs).all())

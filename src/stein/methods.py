@@ -18,6 +18,8 @@ class Method(NamedTuple):
         options: arguments of the function that are fixed by the name.
         stochastic: whether it has noise.
         preconditioner: of its Langevin step: ``"shared"`` by all particles, or ``"own"`` for each.
+        dynamics: how a sampler moves: ``"langevin"`` steps, ``"hamiltonian"`` ones, with momentum, or
+            ``"microcanonical"`` ones, whose noise is their own.
         kernels: the arguments of the function that take a kernel.
         repulsion: the default for methods that repel functions and move weights; ``None`` for all others.
         functional: whether its target posterior is over functions; it then uses the functional prior.
@@ -40,6 +42,7 @@ class Method(NamedTuple):
     compares: str | None = None
     unlabelled: bool = False
     recommended: str = ""
+    dynamics: Literal["langevin", "hamiltonian", "microcanonical"] = "langevin"
 
 
 _NOISE: dict[str, Any] = {"stochastic": "optional"}
@@ -64,6 +67,10 @@ METHODS: dict[str, Method] = {
         Method("psgld", "independent.independent", "SGLD with RMSprop scaling", "1", "nearly",
                {"noisy": True}, "always", "own",
                recommended="samples, from a trained start: spreads within 11 % of the posterior's (toy regression)"),
+        Method("sghmc", "independent.independent", "Langevin dynamics with momentum", "1", "yes",
+               {"noisy": True}, "always", None, dynamics="hamiltonian"),
+        Method("mile", "independent.independent", "microcanonical chains from de", "2", "nearly",
+               dynamics="microcanonical"),
         Method("w-svgd", "svgd.w_svgd", "SVGD, kernel on weights", "1 + n²d", "as n grows", **_ONE, **_NOISE),
         Method("f-svgd", "svgd.f_svgd", "SVGD on functions", "1 + n²m", "of functions", **_FUNCTIONS),
         Method("fw-svgd-l", "svgd.fw_svgd", "SVGD, kernel on outputs", "2, exact 1+r", "exact", **_ONE, **_LOCAL,
@@ -142,11 +149,23 @@ def refusals(method: Method, stochastic: bool, noise: str, repulsion: str | None
     """
     if stochastic and method.stochastic == "no":
         hint = "use sgld" if not method.kernels else "its noise is not defined"
+        if method.dynamics == "microcanonical":
+            hint = "its chains are random as they are"
         yield "stochastic", f"{method.name} has no stochastic version; must be false; {hint}"
     if repulsion is not None and method.repulsion is None:
         yield "repulsion", f"{method.name} has no functional repulsion; must be left out"
     if repulsion == "local" and stochastic and noise == "cholesky":
         yield "repulsion", "got 'local'; must be exact: with noise only exact leaves the posterior invariant"
+
+
+def is_noisy(method: Method, stochastic: bool) -> bool:
+    """Whether the method, with this setting, adds noise."""
+    return stochastic or method.stochastic == "always"
+
+
+def is_sampler(method: Method, stochastic: bool) -> bool:
+    """Whether the members, with this setting, are Markov chains, of which draws can be kept."""
+    return is_noisy(method, stochastic) or method.dynamics == "microcanonical"
 
 
 def is_exact(method: Method, stochastic: bool, repulsion: str | None) -> bool:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from stein import inputs, processes
+from stein import ensembles, inputs, processes
 from stein.ensembles import State
 from stein.likelihoods import Likelihood
 from stein.predictions import Prediction
@@ -33,7 +33,8 @@ def outputs(model: Model, members: State | Particles, x: Any, *, all_members: bo
     """Outputs of every living member at every input.
 
     Args:
-        members: the state of a run, whose dead members are left out, or particles, which must all be alive.
+        members: the state of a run, whose dead members are left out (:func:`stein.ensembles.members`), or particles,
+            which must all be alive.
         x: one row per input: an array, a list, or a pandas or polars table.
         all_members: include dead members, whatever their outputs. Without it, an output that is not finite raises an
             error.
@@ -111,13 +112,12 @@ def _asked(members: State | Particles, all_members: bool) -> tuple[Particles, np
     """The particles to evaluate and, for a state, their indices in it."""
     if not isinstance(members, State):
         return members, None
-    if all_members:
-        return members.particles, None
-    if isinstance(members.alive, jax.core.Tracer):
+    if isinstance(members.alive, jax.core.Tracer) and not all_members:
         raise ValueError(
             "inside jit nobody knows yet who is alive: hand in the particles of predict.living, computed outside"
         )
-    return living(members.particles, members.alive), np.flatnonzero(np.asarray(members.alive))
+    particles, alive = ensembles.members(members)
+    return (particles, None) if all_members else (living(particles, alive), np.flatnonzero(np.asarray(alive)))
 
 
 def _check_finite(good: np.ndarray, numbers: np.ndarray | None) -> None:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from stein import inputs, train
 from stein.data import Batches
+from stein.draws import Draws
 from stein.ensembles import Algorithm, State
 from stein.types import Particles
 
@@ -43,6 +44,15 @@ def collect(
     )
     particles, alive = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[(s.particles, s.alive) for s in kept])
     return kept[-1], Samples(particles, alive)
+
+
+def kept(state: State) -> Samples:
+    """The draws that a state keeps (:func:`stein.ensembles.keeping`), the oldest first."""
+    if not isinstance(state.draws, Draws):
+        raise ValueError("the state keeps no draws; build(..., draws=N) makes an algorithm that does")
+    particles = state.draws.in_order()
+    number = len(jax.tree.leaves(particles)[0])
+    return Samples(particles, jnp.tile(state.alive, (number, 1)))
 
 
 def to_arviz(samples: Samples) -> Any:

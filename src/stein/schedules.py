@@ -69,6 +69,45 @@ def cyclical(steps: int, cycles: int = 5, power: float = 10.0) -> Schedule:
     return gamma
 
 
+def cosine_cycles(initial: float, steps: int, cycles: int = 4) -> Schedule:
+    r"""Cyclical step sizes: :math:`\epsilon_t = \tfrac{\epsilon_0}{2} \big[\cos(\pi (t \bmod L)/L) + 1\big]`,
+    :math:`L = \lceil T/M \rceil`.
+
+    A cycle begins with long steps, which leave a mode, and ends with short ones, which sample the next.
+
+    Args:
+        initial: :math:`\epsilon_0`, the step size at the beginning of every cycle.
+        steps: T, the steps of all cycles.
+        cycles: M.
+
+    Reference: Zhang et al. (2020), "Cyclical stochastic gradient MCMC for Bayesian deep learning".
+
+    >>> float(cosine_cycles(0.5, steps=100, cycles=5)(jnp.asarray(30)))
+    0.25
+    """
+    inputs.positive(initial=initial)
+    length = _cycle(steps, cycles)
+    return lambda step: initial / 2 * (jnp.cos(jnp.pi * (step % length).astype(float) / length) + 1)
+
+
+def late_in_cycles(steps: int, cycles: int = 4, exploration: float = 0.8) -> Schedule:
+    """0 in the first part of every cycle of :func:`cosine_cycles`, a fraction ``exploration`` of it, then 1.
+
+    As ``noise_scale`` of :func:`stein.ensemble` it turns the noise off while the steps are long.
+    """
+    length = _cycle(steps, cycles)
+    if not 0 <= exploration < 1:
+        raise ValueError(f"exploration = {exploration}: must be in [0, 1)")
+    return lambda step: jnp.where((step % length).astype(float) < exploration * length, 0.0, 1.0)
+
+
+def _cycle(steps: int, cycles: int) -> int:
+    """The length of a cycle, rounded up."""
+    inputs.whole(1, cycles=cycles)
+    inputs.whole(cycles, steps=steps)
+    return -(-steps // cycles)
+
+
 def polynomial(initial: float, offset: float = 1.0, power: float = 0.55) -> Schedule:
     r"""Polynomial decay :math:`\epsilon_t = \epsilon_0\,(1 + t/b)^{-\gamma}` of a Langevin step size.
 

@@ -124,7 +124,7 @@ class Spread:
                 return _numbers(local, leaf)
             return leaf if processes.is_first() else None
 
-        large = ("particles", "opt_state", "memory")
+        large = ("particles", "opt_state", "memory", "draws")
         own = {name: jax.tree.map(rows, getattr(state, name), getattr(self._by_particle, name)) for name in large}
         return state._replace(**own, ids=state.ids[: self.members], alive=state.alive[: self.members])
 

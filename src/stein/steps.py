@@ -1,4 +1,5 @@
-r"""How a force becomes a move: an optimiser, a Langevin step, or, for reproduction, noise inside an optimiser.
+r"""How a force becomes a move: an optimiser, a Langevin step without or with momentum, or, for reproduction, noise
+inside an optimiser.
 
 A particle whose move is not finite keeps its position, and is reported dead. Its optimiser state is of no account from
 then on: keeping the old one too until the move is known would take as much memory as two more ensembles.
@@ -138,6 +139,56 @@ def langevin(step_size: float | Schedule, preconditioner: Preconditioner | None 
         if preconditioner is None or preconditioner.shared:
             return state
         return tree.where(mask, preconditioner.init(particles), state)
+
+    return Step(init, update, restart, takes_noise=True)
+
+
+def sghmc(step_size: float | Schedule, friction: float = 0.1, gradient_noise: float = 0.0) -> Step:
+    r"""Stochastic gradient Hamiltonian Monte Carlo: Langevin dynamics with momentum.
+
+    .. math:: p \leftarrow (1 - a)\, p + \epsilon\, \phi + \sqrt{a - \epsilon^2 \beta/2}\; \zeta, \qquad
+        w \leftarrow w + \epsilon\, p
+
+    :math:`\phi` is the rule's drift and :math:`\zeta = \sqrt 2\, \xi` its noise. In the symbols of the reference
+    :math:`a = \alpha\epsilon`. The momenta are standard normal for every small :math:`\epsilon`, so that it
+    may follow a schedule.
+
+    Args:
+        step_size: :math:`\epsilon`, a number or a schedule. Its square plays the part of a learning rate for the
+            full-data posterior: the root of a learning rate over the number of data points is a good start.
+        friction: a, the fraction of the momentum that is lost in a step; 1 is plain Langevin dynamics with steps
+            :math:`\epsilon^2`.
+        gradient_noise: :math:`\beta`, an estimate of the variance of the stochastic gradient, by which less noise is
+            added. Default: none, which is right for small :math:`\epsilon`.
+
+    Limits: for rules without interaction. A particle that comes to life again starts at rest.
+    Reference: Chen et al. (2014), "Stochastic gradient Hamiltonian Monte Carlo".
+    """
+    if not 0 < friction <= 1:
+        raise ValueError(f"friction = {friction}: must be above 0 and at most 1")
+    inputs.positive(or_zero=True, gradient_noise=gradient_noise)
+    epsilon = _rate(step_size)
+    if not callable(step_size) and step_size**2 * gradient_noise > 2 * friction:
+        raise ValueError(
+            f"gradient_noise = {gradient_noise}: is more than the step may have, 2 friction / step_size^2; "
+            "use a shorter step"
+        )
+
+    def init(particles: Particles) -> Particles:
+        return jax.tree.map(jnp.zeros_like, particles)
+
+    def update(particles: Particles, momenta: Particles, move: Move) -> tuple[Particles, Particles, Array]:
+        size = epsilon(move.step)
+        pushed = tree.add(tree.scale(1 - friction, momenta), tree.scale(size, move.drift))
+        if move.noise is not None:
+            variance = jnp.maximum(friction - size**2 * gradient_noise / 2, 0)
+            pushed = tree.add(pushed, tree.scale(jnp.sqrt(variance), move.noise))
+        proposal = tree.add(particles, tree.scale(size, pushed))
+        alive = move.alive & tree.healthy(proposal)
+        return *tree.settle(alive, (proposal, pushed), (particles, momenta)), alive
+
+    def restart(mask: Array, particles: Particles, momenta: Particles) -> Particles:
+        return tree.where(mask, init(particles), momenta)
 
     return Step(init, update, restart, takes_noise=True)
 

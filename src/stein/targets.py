@@ -78,7 +78,8 @@ class Target(NamedTuple):
     ``sample(key)`` draws from its prior, ``init(key)`` from the model's own initialiser; ``view(...)`` is
     documented at :func:`posterior`; ``check(x, y, whole=True)`` raises ``ValueError`` for data (with ``whole=False``
     for a batch) that do not fit it; ``spaces`` are the names of the feature maps of its outputs, and ``network`` says
-    whether it has others (:mod:`stein.features`).
+    whether it has others (:mod:`stein.features`). ``log_prob(weights, batch)`` is the mean log-likelihood of one network
+    and its log-prior; the log density is ``num_data`` times the first, plus the second.
     """
 
     sample: Callable[[Key], Weights]
@@ -88,6 +89,7 @@ class Target(NamedTuple):
     spaces: tuple[str, ...]
     measurement: Measurement
     num_data: int
+    log_prob: Callable[[Weights, Batch | None], tuple[Float[Array, ""], Float[Array, ""]]]
     network: bool = True
 
 
@@ -180,7 +182,11 @@ def posterior(
             raise ValueError(f"num_data = {num_data}: the data has {len(x)} rows")
         check_data(model, likelihood, x, y)
 
-    return Target(sample, model.init, view, check, tuple(likelihood.features), measurement, num_data)
+    def log_prob(weights: Weights, batch: Batch | None) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        assert batch is not None  # noqa: S101 - of a target with data
+        return jnp.mean(likelihood.log_prob(model.apply(weights, batch.x), batch.y)), prior.log_prob(weights)
+
+    return Target(sample, model.init, view, check, tuple(likelihood.features), measurement, num_data, log_prob)
 
 
 class _AtTheData(NamedTuple):
@@ -289,8 +295,17 @@ def density(
             log_prior=jnp.zeros_like(values),
         )
 
-    measurement = Measurement("extra")  # there is no batch
-    return Target(sample, sample, view, lambda x, y, whole=True: None, ("outputs",), measurement, 1, network=False)
+    return Target(
+        sample,
+        sample,
+        view,
+        lambda x, y, whole=True: None,
+        ("outputs",),
+        Measurement("extra"),  # there is no batch
+        1,
+        lambda weights, batch: (log_prob(weights), jnp.zeros(())),
+        network=False,
+    )
 
 
 def _backward(vjp: Callable[[Array], tuple[Particles]], alive: Array, cotangent: Array) -> Particles:

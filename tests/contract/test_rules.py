@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from problems import close, rounding
+from problems import CHAINS, close, rounding
 from stein import cli, functional_priors, kernels, likelihoods, methods, priors, rules, schedules, steps, train, tree
 from stein.data import Batches
 from stein.ensembles import build, ensemble
@@ -70,8 +70,8 @@ def data(dtype=jnp.float64, seed=0):
     return x, jnp.asarray(random.integers(0, 3, NUM_DATA), jnp.int32)
 
 
-def target(dtype=jnp.float64, **options):
-    return posterior(network(dtype), likelihoods.categorical(), priors.normal(1.3), NUM_DATA, **options)
+def target(dtype=jnp.float64, num_data=NUM_DATA, **options):
+    return posterior(network(dtype), likelihoods.categorical(), priors.normal(1.3), num_data, **options)
 
 
 def measured(name):
@@ -84,8 +84,10 @@ def algorithm(name, noisy, dtype=jnp.float64, **options):
     prior = functional_priors.gaussian_process(
         lambda x, y: jnp.exp(-((x @ y.T) ** 2)) + 2 * jnp.eye(len(x), dtype=x.dtype)
     )
-    where = target(dtype, functional_prior=prior, measurement=measured(name))
-    return build(name, where, stochastic=noisy, learning_rate=0.01, **options)
+    # Chains take all data in every step: for them the batch is all there is.
+    rows = 8 if name in CHAINS else NUM_DATA
+    where = target(dtype, num_data=rows, functional_prior=prior, measurement=measured(name))
+    return build(name, where, stochastic=noisy, learning_rate=0.01, **CHAINS.get(name, {}), **options)
 
 
 @functools.cache
@@ -201,7 +203,7 @@ def test_float32_stays_float32_and_agrees_with_float64(name, noisy):
     moved, info = jax.jit(narrow_algo.step)(narrow, batch(jnp.float32))
     assert {leaf.dtype for leaf in jax.tree.leaves(moved.particles)} == {jnp.dtype("float32")}
     assert bool(info.alive.all())
-    if (name, noisy) in NOISY:
+    if (name, noisy) in NOISY or name in CHAINS:
         return
     exact = jax.jit(wide_algo.step)(wide, batch())[0].particles
     force = max(float(jnp.abs(a - b).max()) for a, b in pairs(exact, wide.particles))
@@ -260,7 +262,7 @@ def test_a_dead_member_is_as_if_it_never_was(name, noisy):
     close(jax.tree.map(lambda leaf: leaf[keep], moved.particles), reduced.particles, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["de", "sgld", "psgld"])
+@pytest.mark.parametrize("name", some(["de", "sgld", "psgld", "sghmc", "mile"], ["de", "sgld", "psgld", "sghmc"]))
 def test_an_independent_member_trained_alone_is_the_same(name):
     """R18. Catches shared optimiser state, shared noise, and draws that depend on the number of members."""
     algo, step = compiled(name, False)
@@ -303,6 +305,7 @@ OTHER_VALUES = {  # where the value above is what the method has anyway
     ("h-svgd-s", "space"): "outputs",
     ("sgld", "noisy"): False,
     ("psgld", "noisy"): False,
+    ("sghmc", "noisy"): False,
 }
 
 
@@ -329,7 +332,7 @@ def moved_by(algo, number=2):
 
 ADAM = optax.adam(0.01)
 W_SVGD, NOISY_W = rules.w_svgd(), rules.w_svgd(noise=rules.cholesky())
-FW = rules.fw_svgd()
+FW, SGHMC = rules.fw_svgd(), rules.make("sghmc")
 VARIANTS = {
     "temperature": lambda on: ensemble(target(), W_SVGD, ADAM, temperature=2.0 if on else 1.0),
     "anneal": lambda on: ensemble(target(), W_SVGD, ADAM, anneal=schedules.linear(10) if on else 1.0),
@@ -384,6 +387,14 @@ VARIANTS = {
     "rms shared": lambda on: ensemble(target(), NOISY_W, steps.langevin(1e-3, steps.rms(shared=on))),
     "rms freeze": lambda on: ensemble(
         target(), NOISY_W, steps.langevin(1e-3, steps.rms(freeze_after=1 if on else None))
+    ),
+    "sghmc friction": lambda on: ensemble(target(), SGHMC, steps.sghmc(1e-2, 0.5 if on else 0.1)),
+    "sghmc gradient noise": lambda on: ensemble(target(), SGHMC, steps.sghmc(1e-2, gradient_noise=100.0 * on)),
+    "noise scale": lambda on: ensemble(
+        target(), SGHMC, steps.sghmc(1e-2), noise_scale=schedules.late_in_cycles(4, 1, 0.5 if on else 0.0)
+    ),
+    "cosine cycles": lambda on: ensemble(
+        target(), SGHMC, steps.sghmc(schedules.cosine_cycles(1e-2, 4, 2 if on else 1))
     ),
     "noise inside": lambda on: ensemble(target(), NOISY_W, steps.noise_inside(ADAM, 1e-3 if on else 1e-2)),
     "measurement where": lambda on: ensemble(

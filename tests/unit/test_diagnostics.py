@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from problems import CHAINS
 from stein import data, likelihoods, models, priors, rules, steps, targets
 from stein.ensembles import build, ensemble
 from stein.kernels import rbf
@@ -66,7 +67,7 @@ def classification(method, **options):
         targets.Measurement("extra", extra=x[:3] + 1.0) if rules.METHODS[method].unlabelled else targets.Measurement()
     )
     target = targets.posterior(model, likelihoods.categorical(), priors.normal(), len(x), measurement=where)
-    algorithm = build(method, target, **options)
+    algorithm = build(method, target, **CHAINS.get(method, {}), **options)
     return algorithm, algorithm.init(jax.random.key(0), 4), Batch(jnp.asarray(x), jnp.asarray(y))
 
 
@@ -82,7 +83,7 @@ def test_every_method_reports_what_it_has(method):
     found = jax.jit(algorithm.diagnose)(state, batch)
     assert all(np.isfinite(value) for value in found.values()), found
     spaces = {name.removeprefix("similarity_") for name in found if name.startswith("similarity_")}
-    if method in ("de", "sgld", "psgld"):
+    if not rules.METHODS[method].kernels:
         expected = set()
     elif method.startswith("h"):
         expected = {"weights", "functions"}

@@ -304,7 +304,7 @@ def test_one_particle_follows_its_own_score(name, stochastic):
     more = 1 + 1e-6 * coupled  # jitter of the Cholesky factor, in the drift as well
     np.testing.assert_allclose(flatten(force.drift), flatten(score) * more, rtol=1e-12)
     if stochastic:
-        key = KEY if name in ("sgld", "psgld", "w-svgd") else jax.random.split(KEY)[0]
+        key = KEY if name in ("sgld", "psgld", "sghmc", "w-svgd") else jax.random.split(KEY)[0]
         xi = flatten(tree.normal(key, view.ids, view.weights))
         np.testing.assert_allclose(flatten(force.noise), np.sqrt(2 * more) * xi, rtol=1e-12)
 

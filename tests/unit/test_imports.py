@@ -19,11 +19,11 @@ ROWS = """
 10 samples evaluate hooks
 9  hmc train predict sharding
 8  ensembles
-7  rules steps
+7  rules steps microcanonical
 6  targets
 5  likelihoods functional_priors datasets calibration
 4  predictions scores data
-3  kernels priors models batches measurements features metrics tables
+3  kernels priors models batches measurements features draws metrics tables
 2  tree
 1  types schedules devices processes
 0  inputs versions methods storage defaults

@@ -59,6 +59,7 @@ PAIRS = {
     "freeze_bandwidth_after, both kernels": ('name = "h-svgd"\n', "freeze_bandwidth_after = 1"),
     "freeze_preconditioner_after": (NOISY, "freeze_preconditioner_after = 1"),
     "freeze_preconditioner_after, own": ('name = "psgld"\n', "freeze_preconditioner_after = 1"),
+    "friction": ('name = "sghmc"\n', "friction = 0.9"),
     "measurement_subset": ('name = "fw-svgd"\n', "measurement_subset = 2"),
     "functional_prior": ('name = "f-svgd"\nfunctional_prior = "none"\n', 'functional_prior = "gaussian-process"'),
     "gp_scale": (GP, "gp_scale = 0.1"),
@@ -66,7 +67,14 @@ PAIRS = {
 }
 
 
-SHORT = ("repulsion_energy", "freeze_bandwidth_after", "freeze_preconditioner_after", "measurement_subset", "gp_scale")
+SHORT = (
+    "repulsion_energy",
+    "freeze_bandwidth_after",
+    "freeze_preconditioner_after",
+    "friction",
+    "measurement_subset",
+    "gp_scale",
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(p, marks=() if p in SHORT else pytest.mark.long) for p in PAIRS])
@@ -80,6 +88,50 @@ def test_the_key_changes_the_result(name):
     plain, other = trained(settings(before)), trained(changed)
     assert np.isfinite([plain, other]).all()
     assert np.abs(plain - other).max() > 1e-9
+
+
+def test_draws_are_all_that_a_run_has_of_its_chains():
+    """From a config. Catches a ring of another size, and a burn-in or a thinning that is read and forgotten."""
+    chosen = settings('name = "sgld"\ndraws = 4\nthin = 2\nburn_in = 1')
+    parts = assemble(chosen)
+    state = parts.algorithm.init(jax.random.key(0), 5)
+    state, _ = train.run(parts.algorithm, state, parts.batches, 6, chunk=6)
+    assert (int(state.draws.taken), jax.tree.leaves(state.draws.particles)[0].shape[:2]) == (2, (5, 4))
+
+
+@pytest.mark.long
+def test_the_phases_of_mile_are_those_of_the_config():
+    """Catches a start of another length, and minibatches where all points are needed."""
+    text = SMALL.format(data="regression-1d", method=MILE + "burn_in = 103\ntuning_steps = 100", likelihood="")
+    text = text.replace("steps = 100\n[method]", "steps = 108\n[method]")
+    with pytest.raises(configs.ConfigError, match="mile needs all points in every step; must be 0"):
+        configs.parse(text)
+    chosen = configs.parse(text.replace("batch_size = 8", ""))
+    parts = assemble(chosen)
+    state = parts.algorithm.init(jax.random.key(0), 5)
+    state, _ = train.run(parts.algorithm, state, parts.batches, 3, chunk=3)
+    assert not np.asarray(state.opt_state[1].momentum).any()
+    state, _ = train.run(parts.algorithm, state, parts.batches, 3, chunk=3)
+    np.testing.assert_allclose(np.linalg.norm(state.opt_state[1].momentum, axis=1), 1, rtol=1e-9)
+    assert int(state.opt_state[0][0].count[0]) == 3
+
+
+def cyclical(method, *keys):
+    return settings(method, "\n".join(["[optimiser]", 'schedule = "cyclical"', *keys]))
+
+
+def test_cycles_and_their_exploration_change_the_result():
+    """Catches cycles of a fixed number, and noise that stays on. Of 100 steps in 20 cycles the sixth is a first one."""
+    plain = trained(cyclical('name = "sghmc"'))
+    assert np.abs(trained(cyclical('name = "sghmc"', "cycles = 20")) - plain).max() > 1e-9
+    assert np.abs(trained(cyclical('name = "sghmc"\nexploration = 0.1')) - plain).max() > 1e-9
+    for method, keys, complaint in (
+        ('name = "de"\nexploration = 0.5', (), "method.exploration: de without noise has none to turn off"),
+        ('name = "sghmc"', ("cycles = 101",), "optimiser.cycles: got 101; must be at most train.steps = 100"),
+        ('name = "sghmc"', ("warmup_steps = 5",), "optimiser.warmup_steps: every cycle begins with its longest step"),
+    ):
+        with pytest.raises(configs.ConfigError, match=complaint):
+            cyclical(method, *keys)
 
 
 def test_centred_logits_change_the_result():
@@ -128,7 +180,21 @@ def test_auto_leaves_the_repulsion_to_the_registry():
     assert "repulsion" not in _rule_options(settings('name = "hp-svgd"'))
 
 
+MILE = 'name = "mile"\ndraws = 5\n'
 CONFLICTS = [
+    ('name = "de"\ndraws = 5', "method.draws: de without noise is no sampler; must be 0"),
+    ('name = "sgld"\nthin = 5', "method.thin: is for method.draws above 0; must be left out"),
+    ('name = "sgld"\nburn_in = 5', "method.burn_in: is for method.draws above 0; must be left out"),
+    ('name = "sgld"\ndraws = 5\nthin = 18\nburn_in = 11', "train.steps: got 100; must be at least 101: method.burn_in"),
+    ('name = "sgld"\ntuning_steps = 5', "method.tuning_steps: sgld tunes nothing; must be left out, or use mile"),
+    ('name = "mile"', "method.draws: got 0; must be at least 1: the draws of its chains are the ensemble of mile"),
+    (MILE, "method.tuning_steps: got 0; must be at least 100"),
+    (MILE + "tuning_steps = 100", "method.burn_in: got 0; must be at least method.tuning_steps = 100"),
+    ('name = "sgld"\nfriction = 0.5', "method.friction: sgld has no momentum; must be left out, or use sghmc"),
+    ('name = "sghmc"\nfriction = 0.0', "method.friction: got 0.0; must be a number above 0"),
+    ('name = "sghmc"\nnoise_place = "adam-inside"', "method.noise_place: sghmc has momenta of its own"),
+    ('name = "sghmc"\nexploration = 0.5', "method.exploration: is for optimiser.schedule = 'cyclical'"),
+    ('name = "de"\nexploration = 0.5', "method.exploration: is for optimiser.schedule = 'cyclical'"),
     ('name = "fw-svgd"\nrepulsion_energy = 0.9', "method.repulsion_energy: is for the exact repulsion"),
     ('name = "w-svgd"\nrepulsion_energy = 0.9', "method.repulsion_energy: is for the exact repulsion"),
     ('name = "fw-svgd"\nrepulsion_directions = 4', "method.repulsion_directions: is for the exact repulsion"),

@@ -91,4 +91,4 @@ def _family(method: str) -> str:
     family = re.sub(r"-[ls]$", "", method)
     if family.endswith(("wgd", "blob")):
         return "wgd"
-    return {"psgld": "sgld", "hs-svgd": "hp-svgd"}.get(family, family)
+    return {"psgld": "sgld", "sghmc": "sgld", "mile": "sgld", "hs-svgd": "hp-svgd"}.get(family, family)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from stein.methods import ALIASES, LEGEND, METHODS, Method, is_exact, lookup, refusals
+from stein.methods import ALIASES, LEGEND, METHODS, Method, is_exact, is_sampler, lookup, refusals
 from stein.rules.functional import Repulsion, exact, local
 from stein.rules.independent import independent
 from stein.rules.noise import Noise, cholesky, elementwise_independent, elementwise_shared
@@ -37,6 +37,7 @@ __all__ = [
     "hp_svgd",
     "hs_svgd",
     "independent",
+    "is_sampler",
     "kde",
     "local",
     "lookup",

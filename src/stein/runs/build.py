@@ -169,6 +169,12 @@ def _objects(
         freeze_preconditioner_after=config.method.freeze_preconditioner_after or None,
         anneal=_annealing(config),
         temperature=config.method.temperature,
+        friction=config.method.friction,
+        draws=config.method.draws,
+        thin=config.method.thin,
+        burn_in=config.method.burn_in,
+        tuning_steps=config.method.tuning_steps,
+        noise_scale=_noise_scale(config),
         start=config.method.start,
         on_nan=config.train.on_nan,
         **_rule_options(config),
@@ -234,6 +240,8 @@ def resolved(config: Config, kind: Kind, rows: int) -> Config:
             "train.batch_size": MOST_IN_A_BATCH if rows > MOST_IN_A_BATCH else 0,
             "optimiser.schedule": "cosine",
         }
+    if methods.lookup(config.method.name).dynamics == "microcanonical":
+        meant = meant | {"train.batch_size": 0}
     if config.prior.name == "fan-in":
         meant = meant | {
             "prior.scale": defaults.for_table("classes" if kind == "categorical" else "regression", rows).prior
@@ -384,6 +392,8 @@ def _rbf_covariance(scale: float, length: float) -> Callable[[jax.Array, jax.Arr
 def _learning_rate(config: Config) -> float | schedules.Schedule:
     section = config.optimiser
     rate, steps, left = section.learning_rate, config.train.steps - section.warmup_steps, section.final_fraction
+    if section.schedule == "cyclical":
+        return schedules.cosine_cycles(rate, steps, section.cycles)
     falling: Any = {
         "constant": optax.constant_schedule(rate),
         "cosine": optax.cosine_decay_schedule(rate, steps, left),
@@ -395,6 +405,13 @@ def _learning_rate(config: Config) -> float | schedules.Schedule:
         return rate if section.schedule == "constant" else falling
     growing = optax.linear_schedule(rate / (section.warmup_steps + 1), rate, section.warmup_steps)
     return optax.join_schedules([growing, falling], [section.warmup_steps])
+
+
+def _noise_scale(config: Config) -> schedules.Schedule | None:
+    section, cycles = config.method, config.optimiser.cycles
+    if not section.exploration:
+        return None
+    return schedules.late_in_cycles(config.train.steps, cycles, section.exploration)
 
 
 def _optimiser(config: Config) -> Callable[[Any], optax.GradientTransformation]:

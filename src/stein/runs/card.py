@@ -17,6 +17,9 @@ def card(config: Config, parts: Parts, numbers: dict[str, Any], alive: list[int]
     source = config.data.name or config.data.file or config.data.inputs
     table = "\n".join(f"| {name} | {value:.6g} |" for name, value in numbers.items())
     stochastic = " with noise" if config.method.stochastic else ""
+    members = str(config.method.particles)
+    if config.method.draws:
+        members = f"the last {config.method.draws} draws of each of {members} chains"
     return f"""{_front_matter(config, parts, numbers)}
 # An ensemble of {len(alive)} networks
 
@@ -26,7 +29,7 @@ def card(config: Config, parts: Parts, numbers: dict[str, Any], alive: list[int]
 | data | {source}, {parts.data.rows} training points |
 | model | {config.model.name}, likelihood {parts.likelihood.name}, prior {config.prior.name}({config.prior.scale}) |
 | training | {numbers.get("step", 0)} steps, seed {config.train.seed}, {config.train.precision} |
-| members | {config.method.particles}, of which alive: {len(alive)} |
+| members | {members}, of which alive: {len(alive)} |
 | written by | stein {__version__} |
 
 ## Numbers at the last step

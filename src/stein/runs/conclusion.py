@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from stein import predict
+from stein import ensembles, predict
 from stein.ensembles import State
 from stein.predictions import ClassPrediction, Prediction
 from stein.runs import comparison, summary
@@ -57,7 +57,7 @@ def conclude(
     if isinstance(prediction, ClassPrediction):
         prediction = prediction._replace(labels=loaded.train.labels)
     y = loaded.raw_targets(loaded.test.y)
-    members = int(np.asarray(state.alive).sum())
+    members = int(np.asarray(ensembles.members(state)[1]).sum())
     scores = [comparison.score(f"this ensemble, {config.method.name}, {members} members", prediction, y)]
     if config.method.name != "de":
         say(f"for comparison: a deep ensemble of {config.method.particles} members, {config.train.steps} steps")

@@ -32,6 +32,7 @@ def of(config: Config) -> Iterator[tuple[str, str]]:
         yield "optimiser.warmup_steps", f"got {optimiser.warmup_steps}; must be below train.steps = {train.steps}"
     if optimiser.weight_decay and optimiser.name not in WITH_WEIGHT_DECAY:
         yield "optimiser.weight_decay", f"{optimiser.name} has none; must be 0, or use {', '.join(WITH_WEIGHT_DECAY)}"
+    yield from _cycles(config)
     if annealing.name != "none":
         least = max(2, annealing.cycles if annealing.name == "cyclical" else 0)
         if not least <= config.annealing_steps <= train.steps:
@@ -213,6 +214,9 @@ def _of_method(config: Config) -> Iterator[tuple[str, str]]:
             )
         if _compared(method) not in ("outputs", *methods.FEATURES):
             yield "likelihood.center_logits", f"{method.name} does not compare logits; must be false"
+    yield from _momentum(method)
+    yield from _draws(config)
+    yield from _chains(config)
     yield from _gaussian_process(method)
     yield from _extra_points(method)
 
@@ -280,7 +284,7 @@ def _freezing(config: Config) -> Iterator[tuple[str, str]]:
         if method.bandwidth != "median":
             yield "method.freeze_bandwidth_after", "method.bandwidth is a number and never moves; must be 0"
     if method.freeze_preconditioner_after:
-        noisy = method.stochastic or chosen.stochastic == "always"
+        noisy = methods.is_noisy(chosen, method.stochastic)
         if chosen.preconditioner is None or not noisy:
             yield (
                 "method.freeze_preconditioner_after",
@@ -291,6 +295,70 @@ def _freezing(config: Config) -> Iterator[tuple[str, str]]:
     for key in ("freeze_bandwidth_after", "freeze_preconditioner_after"):
         if getattr(method, key) >= steps:
             yield f"method.{key}", f"got {getattr(method, key)}; must be below train.steps = {steps}"
+
+
+def _cycles(config: Config) -> Iterator[tuple[str, str]]:
+    method, optimiser, steps = config.method, config.optimiser, config.train.steps
+    if optimiser.schedule == "cyclical":
+        if optimiser.cycles > steps:
+            yield "optimiser.cycles", f"got {optimiser.cycles}; must be at most train.steps = {steps}"
+        if optimiser.warmup_steps:
+            yield "optimiser.warmup_steps", "every cycle begins with its longest step; must be 0"
+    for name in ("optimiser.cycles", "method.exploration"):
+        section, _, key = name.partition(".")
+        given = getattr(getattr(config, section), key) != KEYS[section][key].default
+        if given and optimiser.schedule != "cyclical":
+            yield name, "is for optimiser.schedule = 'cyclical'; must be left out"
+    if method.exploration and not methods.is_noisy(methods.lookup(method.name), method.stochastic):
+        yield "method.exploration", f"{method.name} without noise has none to turn off; must be 0"
+
+
+def _momentum(method: Method) -> Iterator[tuple[str, str]]:
+    if methods.lookup(method.name).dynamics == "hamiltonian":
+        if method.noise_place != "langevin":
+            yield "method.noise_place", f"{method.name} has momenta of its own; must be langevin"
+    elif method.friction != KEYS["method"]["friction"].default:
+        yield "method.friction", f"{method.name} has no momentum; must be left out, or use sghmc"
+
+
+def _draws(config: Config) -> Iterator[tuple[str, str]]:
+    method, train = config.method, config.train
+    needed = method.burn_in + method.draws * method.thin
+    if method.draws and not methods.is_sampler(methods.lookup(method.name), method.stochastic):
+        yield "method.draws", f"{method.name} without noise is no sampler; must be 0"
+    if method.draws and train.on_nan == "resample":
+        yield "train.on_nan", "got 'resample'; must be freeze or stop: draws of a new chain are not those of the old"
+    if method.draws and needed > train.steps:
+        yield (
+            "train.steps",
+            (f"got {train.steps}; must be at least {needed}: method.burn_in + method.draws x method.thin"),
+        )
+    for key in ("thin", "burn_in"):
+        if getattr(method, key) != KEYS["method"][key].default and not method.draws:
+            yield f"method.{key}", "is for method.draws above 0; must be left out"
+
+
+def _chains(config: Config) -> Iterator[tuple[str, str]]:
+    """What the chains of mile need."""
+    method, train = config.method, config.train
+    if methods.lookup(method.name).dynamics != "microcanonical":
+        if method.tuning_steps:
+            yield "method.tuning_steps", f"{method.name} tunes nothing; must be left out, or use mile"
+        return
+    if not method.draws:
+        yield "method.draws", f"got 0; must be at least 1: the draws of its chains are the ensemble of {method.name}"
+    if method.tuning_steps < 100:
+        yield "method.tuning_steps", f"got {method.tuning_steps}; must be at least 100: {method.name} tunes its chains"
+    if method.burn_in < method.tuning_steps:
+        yield (
+            "method.burn_in",
+            f"got {method.burn_in}; must be at least method.tuning_steps = {method.tuning_steps}, its last part",
+        )
+    if train.batch_size not in ("auto", 0) or config.data.stream:
+        key = "data.stream" if config.data.stream else "train.batch_size"
+        yield key, f"{method.name} needs all points in every step; must be {'false' if config.data.stream else 0}"
+    if train.early_stop:
+        yield "train.early_stop", f"{method.name} draws at the end; must be 0"
 
 
 def _gaussian_process(method: Method) -> Iterator[tuple[str, str]]:

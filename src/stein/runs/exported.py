@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import msgspec
@@ -45,6 +45,7 @@ class _About(msgspec.Struct):
     inputs: tuple[str, ...]
     target: str
     constant: float | list[float]
+    draws: Annotated[int, msgspec.Meta(ge=1, le=10**9)] = 1  # of each particle, if it is a chain
     labels: tuple[str, ...] = ()
     standardiser: Scales | None = None
     units: Scales | None = None
@@ -100,7 +101,7 @@ class Exported:
         self.spread, self.temperature = Spread(*about.spread), about.sklearn.temperature or 1.0
         if about.calibration is not None:
             self.spread, self.temperature = about.calibration.spread, about.calibration.temperature
-        n = self.config.method.particles
+        n = self.config.method.particles * about.draws
         with precision(self.config):
             like = jax.eval_shape(jax.vmap(self.model.init), jax.random.split(jax.random.key(0), n))
             particles, _ = checkpoint.load_export(folder.ensemble, like)

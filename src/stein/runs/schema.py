@@ -155,6 +155,23 @@ class Method(Struct, frozen=True):
     freeze_preconditioner_after: Annotated[
         StepsOrNone, about("freeze the preconditioner after this Langevin step; 0: never")
     ] = 0
+    draws: Annotated[
+        int,
+        about("last draws of every chain of a sampler, which are then the ensemble; 0: the chains are", ge=0, le=10**6),
+    ] = 0
+    thin: Annotated[Steps, about("steps between two draws")] = 1
+    burn_in: Annotated[StepsOrNone, about("steps before the first draw")] = 0
+    tuning_steps: Annotated[
+        StepsOrNone,
+        about("steps at the end of the burn-in in which mile tunes its chains; before them it trains a deep ensemble"),
+    ] = 0
+    friction: Annotated[
+        float, about("fraction of the momentum that sghmc loses in a step; 1: Langevin dynamics", gt=0, le=1)
+    ] = 0.1
+    exploration: Annotated[
+        float,
+        about("fraction at the beginning of every cycle of optimiser.schedule = cyclical without noise", ge=0, lt=1),
+    ] = 0.0
     temperature: Annotated[Positive, about("T; the target is the posterior to the power 1/T")] = 1.0
     start: Annotated[Literal["prior", "model"], about("initial weights: prior draws, or the model's initialiser")] = (
         "prior"
@@ -325,11 +342,14 @@ class Optimiser(Struct, frozen=True):
         Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad", "lion", "lamb", "nadam", "radam"],
         about("Optax optimiser of deterministic methods; with noise the steps are Langevin's"),
     ] = "adam"
-    learning_rate: Annotated[Positive, about("step size; a Langevin step is this over the number of points")] = 1e-3
+    learning_rate: Annotated[
+        Positive, about("step size; a Langevin step, or the square of one of sghmc, is this over the number of points")
+    ] = 1e-3
     schedule: Annotated[
-        Literal["auto", "constant", "cosine", "exponential", "polynomial"],
-        about("how the learning rate decays; auto: cosine for tables, else constant"),
+        Literal["auto", "constant", "cosine", "exponential", "polynomial", "cyclical"],
+        about("how the learning rate decays; auto: cosine for tables, else constant; cyclical: again and again"),
     ] = "auto"
+    cycles: Annotated[int, about("cycles of schedule = cyclical; each falls along a cosine", ge=1, le=10**6)] = 4
     final_fraction: Annotated[
         float, about("learning rate at the last step over learning_rate, if it decays", gt=0, lt=1)
     ] = 0.01

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from jax.sharding import Mesh
 
-from stein import __version__, evaluate, hooks, processes, train
+from stein import __version__, ensembles, evaluate, hooks, processes, train
 from stein.batches import Batches
 from stein.ensembles import State
 from stein.runs import configs, dataset, forecast, more_steps, sizes
@@ -326,7 +326,8 @@ class _Training:
     def _finish(self, state: State) -> None:
         """Write the ensemble, its card, and last metrics.json, which marks the run as finished."""
         config, loaded = self.config, self.parts.data
-        alive = np.flatnonzero(np.asarray(state.alive)).tolist()
+        members, living = ensembles.members(state)
+        alive = np.flatnonzero(np.asarray(living)).tolist()
         about = {
             "version": __version__,
             "config": msgspec.to_builtins(config),
@@ -334,12 +335,14 @@ class _Training:
             "likelihood": self.parts.likelihood.name,
             **loaded.description(),
         }
+        if config.method.draws:
+            about["draws"] = len(living) // config.method.particles
         numbers = {name: value for name, value in self.folder.last_row().items() if isinstance(value, (int, float))}
         if config.evaluation.summary:
             found, scores = conclude(config, self.folder, self.parts, state, self.requests, self.show, self.say)
             about["calibration"] = msgspec.to_builtins(found)
             numbers |= scores
-        checkpoint.export(self.folder.ensemble, state.particles, about)
+        checkpoint.export(self.folder.ensemble, members, about)
         durable.replace(self.folder.card, card(config, self.parts, numbers, alive).encode())
         method = {"method": config.method.name, "stochastic": config.method.stochastic}
         if loaded.test is not None:

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from stein import calibration, data, defaults, evaluate, hooks, predict, train
+from stein import calibration, data, defaults, ensembles, evaluate, hooks, predict, train
 from stein.ensembles import State
 from stein.likelihoods import Likelihood
 from stein.predictions import ClassPrediction, Prediction
@@ -132,7 +132,7 @@ class SteinEnsemble(BaseEstimator):
         trial: choosing.Trial | None = None,
     ) -> None:
         """What predictions need: the living members, their description, and the calibration."""
-        self.members_: Particles = jax.device_get(predict.living(state.particles, state.alive))
+        self.members_: Particles = jax.device_get(predict.living(*ensembles.members(state)))
         n = len(jax.tree.leaves(self.members_)[0])
         self.config_: Config = build.resolved(
             _replaced(config, "method", particles=n), loaded.kind, len(loaded.train.x)

@@ -31,7 +31,7 @@ FORMAT_VERSION = 3  # 2 adds to a run's facts how the key of its batches is deri
 MANIFEST = "manifest.json"
 FILES = {
     "particles.safetensors": ("particles",),
-    "opt.safetensors": ("opt_state", "memory"),
+    "opt.safetensors": ("opt_state", "memory", "draws"),
     "rng.safetensors": ("key", "step", "ids", "alive"),
 }
 
