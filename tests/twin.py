@@ -459,9 +459,9 @@ def in_functions(estimator):
 
 
 def gaussian_fwgd(look, kernels, jitter, repulse):
-    """J_i^T [s_i + p_i + (Sigma + eta I)^{-1} (f_i - mu)] with the moments of the members' functions, eta = 0.05."""
+    """J_i^T [s_i + p_i + (Sigma + eta I)^{-1} (f_i - mu)] with the moments of the members' functions, eta = 0.1."""
     mu, Sigma = look.features.mean(axis=0), np.cov(look.features, rowvar=False, ddof=1)
-    apart = [np.linalg.solve(Sigma + 0.05 * np.eye(len(mu)), f - mu) for f in look.features]
+    apart = [np.linalg.solve(Sigma + 0.1 * np.eye(len(mu)), f - mu) for f in look.features]
     phi = [look.J_out[i].T @ (_functional_score(look, i) + look.J_feature[i].T @ apart[i]) for i in range(len(apart))]
     return np.array(phi), None
 

@@ -70,7 +70,7 @@ def infinite_width(
     sizes: Sequence[int],
     weight_std: float | Sequence[float] = 1.0,
     bias_std: float | Sequence[float] = 1.0,
-    jitter: float = 0.05,
+    jitter: float = 0.1,
 ) -> FunctionalPrior:
     r"""The Gaussian process that a fully connected ReLU network is at infinite width, under its own prior.
 
@@ -84,7 +84,7 @@ def infinite_width(
     Args:
         sizes: the network's, as for :func:`stein.models.mlp`.
         weight_std, bias_std: standard deviations :math:`\omega_l` and :math:`\beta_l`, one for all layers or one each.
-        jitter: as of :func:`gaussian_process`; variances of thousands need 0.01 or more in float32.
+        jitter: added to the diagonal of the covariance, but never less than the rounding of its trace.
 
     Reference: Cho & Saul (2009); Lee et al. (2018), "Deep neural networks as Gaussian processes".
     """
@@ -100,9 +100,10 @@ def infinite_width(
             theta = jnp.arccos(cosine)
             K = b**2 + w**2 * width * norms / (2 * jnp.pi) * (jnp.sin(theta) + (jnp.pi - theta) * cosine)
             k_x, k_y = (b**2 + w**2 * width * k / 2 for k in (k_x, k_y))
-        return K
+        rounding = jnp.finfo(K.dtype).eps * jnp.trace(K)  # prior functions have variances of thousands and more
+        return K + jnp.maximum(jitter, rounding) * jnp.eye(len(K), dtype=K.dtype)
 
-    return gaussian_process(covariance, jitter=jitter)
+    return gaussian_process(covariance, jitter=0.0)
 
 
 def from_function(score: Callable[[Array, Features], Features]) -> FunctionalPrior:

@@ -98,12 +98,12 @@ def fwgd(estimator: str | Estimator, kernel: Kernel = rbf()) -> Rule:
     return Rule(force, kernel.memory, functional=True)
 
 
-def gaussian_fwgd(eta: float = 0.05) -> Rule:
+def gaussian_fwgd(eta: float = 0.1) -> Rule:
     r"""Wasserstein gradient descent on the functions, as long as they are Gaussian.
 
     .. math:: \phi_i = J_i^\top \big[ s_i + p_i + (\hat\Sigma + \eta I)^{-1} (f_i - \hat\mu) \big]
 
-    where :math:`\hat\mu` and :math:`\hat\Sigma` are the moments of the members' functions at the measurement points: the
+    where :math:`\hat\mu` and :math:`\hat\Sigma` are the moments of the functions at the measurement points: the
     score of a Gaussian in place of a kernel's estimate, which needs a bandwidth and many members.
 
     Args:
@@ -111,7 +111,7 @@ def gaussian_fwgd(eta: float = 0.05) -> Rule:
             are smooth over the points the two then cancel.
 
     Cost: one backward pass per particle, n x n by n x m products and n^3, plus the functional prior.
-    Limits: with a Gaussian likelihood and a Gaussian functional prior the members' mean and covariance settle at those of
+    Limits: with a Gaussian likelihood and a Gaussian functional prior, mean and covariance settle at those of
         the posterior at the points, and stay there; the shape beyond these two moments is that of the start.
     Reference: D'Angelo & Fortuin (2021) for the flow; the estimator is that of :func:`stein.scores.gaussian`.
 

@@ -151,7 +151,7 @@ def _objects(
         prior,
         rows,
         measurement=targets.Measurement(config.method.measurement, config.method.measurement_subset or None, extra),
-        functional_prior=_functional_prior(config),
+        functional_prior=_functional_prior(config, shape),
     )
     algorithm = ensembles.build(
         config.method.name,
@@ -328,7 +328,8 @@ def _extra_points(config: Config, loaded: Loaded) -> measurements.Source | None:
     return measurements.rows_of(dataset.unlabelled(section.extra_source, config, loaded), section.extra_points)
 
 
-def _functional_prior(config: Config) -> functional_priors.FunctionalPrior:
+def _functional_prior(config: Config, shape: tuple[int, ...] = ()) -> functional_priors.FunctionalPrior:
+    """The prior over functions of a resolved config; ``shape`` is that of an input."""
     section = config.method
     if section.functional_prior == "none":
         return functional_priors.none()
@@ -336,6 +337,12 @@ def _functional_prior(config: Config) -> functional_priors.FunctionalPrior:
         # The same jitter as moment matching: in float32 a smooth covariance of many points is singular without it.
         covariance = _rbf_covariance(section.gp_scale, section.gp_length)
         prior = functional_priors.gaussian_process(covariance, jitter=1e-3 * section.gp_scale**2)
+    elif section.functional_prior == "infinite-width":
+        sizes, scale = (*shape, *config.model.hidden, 1), float(config.prior.scale)
+        fan_in = config.prior.name == "fan-in"
+        prior = functional_priors.infinite_width(
+            sizes, [scale / m**0.5 if fan_in else scale for m in sizes[:-1]], scale
+        )
     else:
         draws = None if section.prior_draws == "auto" else section.prior_draws
         prior = FUNCTIONAL_PRIORS[section.functional_prior](draws=draws)

@@ -193,7 +193,7 @@ def _of_method(config: Config) -> Iterator[tuple[str, str]]:
             )
         if chosen.compares != "outputs":
             yield "likelihood.center_logits", f"{method.name} does not compare logits; must be false"
-    yield from _gaussian_process(method)
+    yield from _gaussian_process(config)
     yield from _extra_points(method)
 
 
@@ -240,14 +240,23 @@ def _freezing(config: Config) -> Iterator[tuple[str, str]]:
             yield f"method.{key}", f"got {getattr(method, key)}; must be below train.steps = {steps}"
 
 
-def _gaussian_process(method: Method) -> Iterator[tuple[str, str]]:
-    if method.functional_prior == "gaussian-process":
+def _gaussian_process(config: Config) -> Iterator[tuple[str, str]]:
+    method = config.method
+    if method.functional_prior in ("gaussian-process", "infinite-width"):
         if not methods.lookup(method.name).functional:
             names = ", ".join(name for name, known in methods.METHODS.items() if known.functional)
             yield "method.functional_prior", f"{method.name} has a prior over weights; must be none, or use {names}"
         if method.prior_draws != "auto":
             yield "method.prior_draws", "a Gaussian process needs no draws; must be auto"
+    if method.functional_prior == "gaussian-process":
         return
+    if method.functional_prior == "infinite-width" and (
+        (config.model.name, config.model.activation) != ("mlp", "relu") or config.prior.name == "laplace"
+    ):
+        yield (
+            "method.functional_prior",
+            "infinite-width is known for an mlp with relu and a normal or fan-in prior; use moment-matched for others",
+        )
     for key in ("gp_scale", "gp_length"):
         if getattr(method, key) != KEYS["method"][key].default:
             yield f"method.{key}", "is for method.functional_prior = 'gaussian-process'; must be left out"

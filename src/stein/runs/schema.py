@@ -160,8 +160,11 @@ class Method(Struct, frozen=True):
         "prior"
     )
     functional_prior: Annotated[
-        Literal["none", "ssge", "moment-matched", "gaussian-process"],
-        about("prior over functions, used by the functional methods only"),
+        Literal["none", "ssge", "moment-matched", "gaussian-process", "infinite-width"],
+        about(
+            "prior over functions, used by the functional methods only; infinite-width: that of the mlp's own prior, "
+            "as if its layers were wide"
+        ),
     ] = "none"
     gp_scale: Annotated[
         Positive, about("standard deviation of the Gaussian process, in units of the network's outputs")
