@@ -127,6 +127,8 @@ def _ablation(task: Task) -> tuple[Variant, ...]:
             Variant("h-SVGD, rate over 10", "h-svgd-l", rate(0.1)),
         )
     two, four = in_the_box_of(task.x, 2), in_the_box_of(task.x, 4)
+    picture = np.array([[0.0], [7.0]])
+    lasting = in_the_box_of(picture, 8) | {"functional_prior": functional_priors.infinite_width([1, 50, 50, 1])}
     return (
         *common,
         Variant("rate x 10", "fw-svgd-l", rate(10)),
@@ -134,12 +136,14 @@ def _ablation(task: Task) -> tuple[Variant, ...]:
         Variant("steps x 3, 1 point in the box", "fw-svgd-l", target=in_the_box_of(task.x, 1), steps=3),
         Variant("2 points in the box", "fw-svgd-l", target=two),
         Variant("4 points in the box", "fw-svgd-l", target=four),
-        Variant("4 points everywhere", "fw-svgd-l", target=in_the_box_of(np.array([[0.0], [7.0]]), 4)),
+        Variant("4 points everywhere", "fw-svgd-l", target=in_the_box_of(picture, 4)),
         Variant("4 points in the box, exact", "fw-svgd-l", EXACT, four),
         Variant("h-SVGD, 4 points in the box", "h-svgd-l", target=four),
         Variant("f-SVGD, 4 points in the box", "f-svgd",
                 target=four | {"functional_prior": functional_priors.moment_matched()}),
         Variant("hp-SVGD", "hp-svgd"),
+        Variant("gaussian-fWGD", "gaussian-fwgd", target=lasting),
+        Variant("steps x 3, gaussian-fWGD", "gaussian-fwgd", target=lasting, steps=3),
     )  # fmt: skip
 
 
