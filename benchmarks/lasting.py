@@ -1,6 +1,6 @@
 """Whether an ensemble on the regression task stays as close to the posterior as it was, and what a user can see of it.
 
-``python benchmarks/lasting.py "fw-SVGD" "gaussian-fWGD"`` trains rows of ``stein reproduce ablation`` for 30,000 steps
+``python benchmarks/lasting.py "fw-SVGD" "student-fWGD"`` trains rows of ``stein reproduce ablation`` for 30,000 steps
 (``--steps``), three times the protocol's, and writes results/lasting/ROW-SEED.json: at every thousandth step the
 distance to the posterior, and ``far_spread``, which needs no posterior. It continues where it was interrupted.
 """

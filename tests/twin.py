@@ -458,10 +458,14 @@ def in_functions(estimator):
     return fwgd
 
 
-def gaussian_fwgd(look, kernels, jitter, repulse):
-    """J_i^T [s_i + p_i + (Sigma + eta I)^{-1} (f_i - mu)] with the moments of the members' functions, eta = 0.1."""
+def student_fwgd(look, kernels, jitter, repulse):
+    """J_i^T [s_i + p_i + c/(1 + d_i^2/nu) (Sigma + eta I)^{-1} (f_i - mu)], eta = 0.1, nu the mean of d^2."""
     mu, Sigma = look.features.mean(axis=0), np.cov(look.features, rowvar=False, ddof=1)
-    apart = [np.linalg.solve(Sigma + 0.1 * np.eye(len(mu)), f - mu) for f in look.features]
+    push = [np.linalg.solve(Sigma + 0.1 * np.eye(len(mu)), f - mu) for f in look.features]
+    d2 = np.array([(f - mu) @ r for f, r in zip(look.features, push, strict=True)])
+    weight = 1 / (1 + d2 / d2.mean())
+    c = d2.sum() / (weight @ d2)
+    apart = [c * w * r for w, r in zip(weight, push, strict=True)]
     phi = [look.J_out[i].T @ (_functional_score(look, i) + look.J_feature[i].T @ apart[i]) for i in range(len(apart))]
     return np.array(phi), None
 
@@ -486,7 +490,7 @@ METHODS = {
     "sge-fwgd": in_functions(sge),
     "ssge-fwgd": in_functions(ssge),
     "f-blob": in_functions(blob),
-    "gaussian-fwgd": gaussian_fwgd,
+    "student-fwgd": student_fwgd,
 }
 
 

@@ -85,7 +85,7 @@ METHODS: dict[str, Method] = {
         Method("ssge-fwgd", "wgd.fwgd", "ssge-wgd on functions", "1 + n²m + n³", "of functions",
                **_flow("ssge"), **_FUNCTIONS),
         Method("f-blob", "wgd.fwgd", "blob on functions", "1 + n²m", "of functions", **_flow("blob"), **_FUNCTIONS),
-        Method("gaussian-fwgd", "wgd.gaussian_fwgd", "Gaussian flow on functions", "1 + n²m + n³", "of functions",
+        Method("student-fwgd", "wgd.student_fwgd", "flow on functions, t density", "1 + n²m + n³", "of functions",
                **_FUNCTIONS | {"kernels": ()}),
     )
 }  # fmt: skip

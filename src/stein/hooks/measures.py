@@ -80,16 +80,16 @@ def far_spread(
     every: int = 0,
     draws: int = 500,
     rows: int = 100,
-    narrow: float = 0.5,
+    narrow: float = 0.7,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Hook:
     """Measures ``far_spread``: how far apart regression members are where there are no data, 1 being right.
 
-    Far points are training inputs, twice as far from their mean. The members' standard deviation there is divided by
-    what the data leave to draws from the network's own prior
-    (:func:`stein.metrics.diagnostics.conditional_spread`); the median over the points is measured. No samples of the
-    posterior are needed. Where a prior pulls every weight and the repulsion acts at the data only, members end up
-    agreeing far away: warns once below ``narrow``.
+    Far points are training inputs, twice as far from their mean. The members' mean standard deviation there is divided
+    by what the data leave to draws from the network's own prior
+    (:func:`stein.metrics.diagnostics.conditional_spread`): no samples of the posterior are needed. Where a prior pulls
+    every weight and the repulsion acts at the data only, members end up agreeing far away: warns once below
+    ``narrow``.
 
     Args:
         x: the training inputs; of more than ``rows``, an even choice, each with the weight of those it stands for.
@@ -113,13 +113,12 @@ def far_spread(
             return None
         found = predict.prediction(model, likelihood, moment.state, points)
         noise = float(found.aleatoric[: len(used)].mean()) * math.sqrt(len(used) / len(x))
-        expected = conditional_spread(at_data, far, noise)
-        ratio = float(np.median(found.epistemic[len(used) :].ravel() / expected))
+        ratio = float(found.epistemic[len(used) :].sum() / conditional_spread(at_data, far, noise).sum())
         if ratio < narrow and not warned:
             warned = True
             warn(
                 f"step {moment.step}: the members agree too much far from the data: their spread is {ratio:.2f} of "
-                "what the prior and the data leave there; stop earlier, add measurement points, or use gaussian-fwgd"
+                "what the prior and the data leave there; stop earlier, add measurement points, or use student-fwgd"
             )
         return {"far_spread": ratio}
 

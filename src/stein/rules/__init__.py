@@ -12,7 +12,7 @@ from stein.rules.independent import independent
 from stein.rules.noise import Noise, cholesky, elementwise_independent, elementwise_shared
 from stein.rules.rule import Force, Rule
 from stein.rules.svgd import f_svgd, fw_svgd, h_svgd, hp_svgd, hs_svgd, w_svgd
-from stein.rules.wgd import blob, fwgd, gaussian_fwgd, kde, sge, ssge, wgd
+from stein.rules.wgd import blob, fwgd, kde, sge, ssge, student_fwgd, wgd
 
 __all__ = [
     "ALIASES",
@@ -32,7 +32,6 @@ __all__ = [
     "f_svgd",
     "fw_svgd",
     "fwgd",
-    "gaussian_fwgd",
     "h_svgd",
     "hp_svgd",
     "hs_svgd",
@@ -43,6 +42,7 @@ __all__ = [
     "make",
     "sge",
     "ssge",
+    "student_fwgd",
     "w_svgd",
     "wgd",
 ]
