@@ -102,7 +102,8 @@ def student_fwgd(eta: float = 0.1, tails: float = 1.0) -> Rule:
     r"""Wasserstein gradient descent on the functions, their density a multivariate t with the members' moments.
 
     .. math:: \phi_i = J_i^\top \Big[ s_i + p_i
-        + \frac{c}{1 + d_i^2/\nu}\, (\hat\Sigma + \eta I)^{-1} (f_i - \hat\mu) \Big], \qquad d_i^2 = (f_i - \hat\mu)^\top (\hat\Sigma + \eta I)^{-1} (f_i - \hat\mu)
+        + \frac{c}{1 + d_i^2/\nu}\, (\hat\Sigma + \eta I)^{-1} (f_i - \hat\mu) \Big],
+        \qquad d_i^2 = (f_i - \hat\mu)^\top (\hat\Sigma + \eta I)^{-1} (f_i - \hat\mu)
 
     where :math:`\hat\mu` and :math:`\hat\Sigma` are the moments of the functions at the measurement points,
     :math:`\nu` is ``tails`` times the mean of :math:`d^2`, and c makes the sum of :math:`f \cdot \nabla\log q` that of

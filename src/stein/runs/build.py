@@ -151,7 +151,7 @@ def _objects(
         prior,
         rows,
         measurement=targets.Measurement(config.method.measurement, config.method.measurement_subset or None, extra),
-        functional_prior=_functional_prior(config, shape),
+        functional_prior=_functional_prior(config, shape, kind),
     )
     algorithm = ensembles.build(
         config.method.name,
@@ -237,7 +237,15 @@ def resolved(config: Config, kind: Kind, rows: int) -> Config:
         section, _, key = name.partition(".")
         if getattr(getattr(config, section), key) == "auto":
             sections[section] = msgspec.structs.replace(getattr(config, section), **{key: meant[name]})
+    if config.method.functional_prior == "auto":
+        held = methods.lookup(config.method.name).functional and kind == "categorical" and _is_relu_mlp(config)
+        prior = "infinite-width" if held else "none"
+        sections["method"] = msgspec.structs.replace(config.method, functional_prior=prior)
     return msgspec.structs.replace(config, **sections)
+
+
+def _is_relu_mlp(config: Config) -> bool:
+    return (config.model.name, config.model.activation) == ("mlp", "relu")
 
 
 def make_likelihood(config: Config, kind: Kind, scale: float | None) -> likelihoods.Likelihood:
@@ -328,8 +336,10 @@ def _extra_points(config: Config, loaded: Loaded) -> measurements.Source | None:
     return measurements.rows_of(dataset.unlabelled(section.extra_source, config, loaded), section.extra_points)
 
 
-def _functional_prior(config: Config, shape: tuple[int, ...] = ()) -> functional_priors.FunctionalPrior:
-    """The prior over functions of a resolved config; ``shape`` is that of an input."""
+def _functional_prior(
+    config: Config, shape: tuple[int, ...] = (), kind: Kind = "gaussian"
+) -> functional_priors.FunctionalPrior:
+    """The prior over functions of a resolved config; ``shape`` is that of an input, ``kind`` that of the targets."""
     section = config.method
     if section.functional_prior == "none":
         return functional_priors.none()
@@ -338,8 +348,11 @@ def _functional_prior(config: Config, shape: tuple[int, ...] = ()) -> functional
         covariance = _rbf_covariance(section.gp_scale, section.gp_length)
         prior = functional_priors.gaussian_process(covariance, jitter=1e-3 * section.gp_scale**2)
     elif section.functional_prior == "infinite-width":
-        sizes, scale = (*shape, *config.model.hidden, 1), float(config.prior.scale)
-        fan_in = config.prior.name == "fan-in"
+        sizes, classes = (*shape, *config.model.hidden, 1), kind == "categorical"
+        # Logits of standard normal weights are in the thousands: such a prior is flat to f-SVGD, and its own
+        # probabilities are 0 and 1 (docs/design.md).
+        scale = 2.0 if classes else float(config.prior.scale)
+        fan_in = classes or config.prior.name == "fan-in"
         prior = functional_priors.infinite_width(
             sizes, [scale / m**0.5 if fan_in else scale for m in sizes[:-1]], scale
         )

@@ -267,10 +267,10 @@ def _extra_points(method: Method) -> Iterator[tuple[str, str]]:
     if method.extra_points:
         if chosen.compares is None:
             yield "method.extra_points", f"{method.name} compares no functions; must be 0"
-        if chosen.functional and method.functional_prior == "none":
+        if chosen.functional and method.functional_prior in ("none", "auto"):
             yield (
                 "method.extra_points",
-                f"nothing holds {method.name} where there is no label; must be 0, or method.functional_prior not none",
+                f"nothing holds {method.name} where there is no label; must be 0, or name method.functional_prior",
             )
     elif method.extra_source != KEYS["method"]["extra_source"].default:
         yield "method.extra_source", "is for method.extra_points above 0; must be left out"

@@ -160,12 +160,12 @@ class Method(Struct, frozen=True):
         "prior"
     )
     functional_prior: Annotated[
-        Literal["none", "ssge", "moment-matched", "gaussian-process", "infinite-width"],
+        Literal["auto", "none", "ssge", "moment-matched", "gaussian-process", "infinite-width"],
         about(
-            "prior over functions, used by the functional methods only; infinite-width: that of the mlp's own prior, "
-            "as if its layers were wide"
+            "prior over functions, used by the functional methods only; infinite-width: that of a relu mlp with wide "
+            "layers, under its own prior, or with logits of about 10 for classes; auto: this for classes, else none"
         ),
-    ] = "none"
+    ] = "auto"
     gp_scale: Annotated[
         Positive, about("standard deviation of the Gaussian process, in units of the network's outputs")
     ] = 1.0
