@@ -324,6 +324,26 @@ def moment_matched_score(draws, jitter):
     return score
 
 
+def infinite_width_covariance(x, sizes, weight_std, bias_std):
+    """The covariance of a ReLU network at infinite width, pair by pair, its integrals by quadrature."""
+
+    def both(kuu, kuv, kvv):
+        """E[relu(u) relu(v)], with u = a cos t, v = b cos(t - angle), r^2 integrated out."""
+        a, b = math.sqrt(kuu), math.sqrt(kvv)
+        angle = math.acos(min(1.0, max(-1.0, kuv / (a * b))))
+        # Both are positive for t in (angle - pi/2, pi/2); there the integrand is cos t cos(t - angle).
+        nodes, weights = np.polynomial.legendre.leggauss(30)
+        half = (math.pi - angle) / 2
+        t = angle / 2 + half * nodes
+        return a * b * 2 * half * (weights @ (np.cos(t) * np.cos(t - angle))) / (2 * math.pi)
+
+    K = np.array([[bias_std[0] ** 2 + weight_std[0] ** 2 * float(p @ q) for q in x] for p in x])
+    for layer, width in enumerate(sizes[1:-1], 1):
+        inner = np.array([[both(K[i, i], K[i, j], K[j, j]) for j in range(len(x))] for i in range(len(x))])
+        K = bias_std[layer] ** 2 + weight_std[layer] ** 2 * width * inner
+    return K
+
+
 def ssge_score(draws, energy=0.99, eta=0.0):
     """Spectral Stein gradient estimator: k(x, S) U_J Lambda_J^{-2} U_J^T D, D_k = sum_l grad_{s_k} k(s_k, s_l)."""
 
@@ -491,6 +511,18 @@ def forde(look, kernels, jitter, repulse):
     return np.array(phi), None
 
 
+def student_fwgd(look, kernels, jitter, repulse):
+    """J_i^T [s_i + p_i + c/(1 + d_i^2/nu) (Sigma + eta I)^{-1} (f_i - mu)], eta = 0.1, nu the mean of d^2."""
+    mu, Sigma = look.features.mean(axis=0), np.cov(look.features, rowvar=False, ddof=1)
+    push = [np.linalg.solve(Sigma + 0.1 * np.eye(len(mu)), f - mu) for f in look.features]
+    d2 = np.array([(f - mu) @ r for f, r in zip(look.features, push, strict=True)])
+    weight = 1 / (1 + d2 / d2.mean())
+    c = d2.sum() / (weight @ d2)
+    apart = [c * w * r for w, r in zip(weight, push, strict=True)]
+    phi = [look.J_out[i].T @ (_functional_score(look, i) + look.J_feature[i].T @ apart[i]) for i in range(len(apart))]
+    return np.array(phi), None
+
+
 METHODS = {
     "de": independent,
     "sgld": independent,
@@ -515,6 +547,7 @@ METHODS = {
     "f-blob": in_functions(blob),
     "rde": rde,
     "forde": forde,
+    "student-fwgd": student_fwgd,
 }
 
 

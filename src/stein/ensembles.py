@@ -220,7 +220,7 @@ def mile(start: Algorithm, start_steps: int, tuning_steps: int, temperature: flo
             key, state.step - start_steps, state.ids, state.particles, chains, log_density, tuning_steps
         )  # fmt: skip
         alive = state.alive & tree.healthy((proposal, moved.log_density))
-        particles, chains = tree.settle(alive, (proposal, moved), (state.particles, chains))
+        particles, chains = tree.where(alive, (proposal, moved), (state.particles, chains))
         log_prior = jax.vmap(lambda weights: target.log_prob(weights, batch)[1])(particles)
         log_likelihood = (temperature * chains.log_density - log_prior) / target.num_data
         info = Info(log_likelihood, log_prior, alive, {"energy_change": energy_change})

@@ -6,7 +6,7 @@ at new draws from the weight prior, (number, m, k). Outputs that the functional 
 have a flat prior.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +66,46 @@ def gaussian_process(
     return prior
 
 
+def infinite_width(
+    sizes: Sequence[int],
+    weight_std: float | Sequence[float] = 1.0,
+    bias_std: float | Sequence[float] = 1.0,
+    jitter: float = 0.1,
+) -> FunctionalPrior:
+    r"""The Gaussian process that a fully connected ReLU network is at infinite width, under its own prior.
+
+    .. math:: K_0 = \beta_0^2 + \omega_0^2\, x \cdot x', \qquad K_l = \beta_l^2 + \omega_l^2 m_l\,
+        \frac{\sqrt{k_l k_l'}}{2\pi} \big(\sin\theta_l + (\pi - \theta_l) \cos\theta_l\big)
+
+    where :math:`\cos\theta_l = K_{l-1}/\sqrt{k_l k_l'}`, :math:`k_l` and :math:`k_l'` are the values of
+    :math:`K_{l-1}` on the diagonal, and :math:`m_l` is the width of hidden layer l. Without draws, so that nothing
+    has to be estimated; at finite width the variances are exact, the correlations wrong by the order of 1/width.
+
+    Args:
+        sizes: the network's, as for :func:`stein.models.mlp`.
+        weight_std, bias_std: standard deviations :math:`\omega_l` and :math:`\beta_l`, one for all layers or one each.
+        jitter: added to the diagonal of the covariance, but never less than the rounding of its trace.
+
+    Reference: Cho & Saul (2009); Lee et al. (2018), "Deep neural networks as Gaussian processes".
+    """
+    layers = len(sizes) - 1
+    omega, beta = (_one_per_layer(std, layers) for std in (weight_std, bias_std))
+
+    def covariance(x: Array, y: Array) -> Float[Array, "m m"]:
+        K = beta[0] ** 2 + omega[0] ** 2 * (x @ y.T)
+        k_x, k_y = (beta[0] ** 2 + omega[0] ** 2 * jnp.sum(z * z, axis=1) for z in (x, y))
+        for width, w, b in zip(sizes[1:-1], omega[1:], beta[1:], strict=True):
+            norms = jnp.sqrt(k_x[:, None] * k_y[None, :])
+            cosine = jnp.clip(K / norms, -1, 1)
+            theta = jnp.arccos(cosine)
+            K = b**2 + w**2 * width * norms / (2 * jnp.pi) * (jnp.sin(theta) + (jnp.pi - theta) * cosine)
+            k_x, k_y = (b**2 + w**2 * width * k / 2 for k in (k_x, k_y))
+        rounding = jnp.finfo(K.dtype).eps * jnp.trace(K)  # prior functions have variances of thousands and more
+        return K + jnp.maximum(jitter, rounding) * jnp.eye(len(K), dtype=K.dtype)
+
+    return gaussian_process(covariance, jitter=0.0)
+
+
 def from_function(score: Callable[[Array, Features], Features]) -> FunctionalPrior:
     """Your own ``score(inputs, features)``, the gradient of log p(f) at the features."""
     return lambda key, features, alive, inputs, draw: score(inputs, features)
@@ -84,6 +124,13 @@ def on_points(prior: FunctionalPrior, points: int) -> FunctionalPrior:
         return jnp.zeros_like(features).at[:, chosen].set(score)
 
     return restricted
+
+
+def _one_per_layer(std: float | Sequence[float], layers: int) -> Sequence[float]:
+    each = [std] * layers if isinstance(std, float | int) else std
+    if len(each) != layers or not all(s > 0 for s in each):
+        raise ValueError(f"standard deviations {list(each)}: must be positive, one per layer; there are {layers}")
+    return each
 
 
 def _estimated(estimator: Callable[[Array, Array, Array], Array], draws: int | None, noise: float) -> FunctionalPrior:

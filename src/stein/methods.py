@@ -98,6 +98,8 @@ METHODS: dict[str, Method] = {
                compares="outputs", unlabelled=True),
         Method("forde", "wgd.forde", "apart, but input gradients repelled", "3 + n²m", "no", **_ONE,
                compares="label-gradients"),
+        Method("student-fwgd", "wgd.student_fwgd", "flow on functions, t density", "1 + n²m + n³", "of functions",
+               **_FUNCTIONS | {"kernels": ()}),
     )
 }  # fmt: skip
 

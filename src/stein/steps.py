@@ -185,7 +185,7 @@ def sghmc(step_size: float | Schedule, friction: float = 0.1, gradient_noise: fl
             pushed = tree.add(pushed, tree.scale(jnp.sqrt(variance), move.noise))
         proposal = tree.add(particles, tree.scale(size, pushed))
         alive = move.alive & tree.healthy(proposal)
-        return *tree.settle(alive, (proposal, pushed), (particles, momenta)), alive
+        return tree.where(alive, proposal, particles), pushed, alive
 
     def restart(mask: Array, particles: Particles, momenta: Particles) -> Particles:
         return tree.where(mask, init(particles), momenta)

@@ -78,8 +78,8 @@ class Target(NamedTuple):
     ``sample(key)`` draws from its prior, ``init(key)`` from the model's own initialiser; ``view(...)`` is
     documented at :func:`posterior`; ``check(x, y, whole=True)`` raises ``ValueError`` for data (with ``whole=False``
     for a batch) that do not fit it; ``spaces`` are the names of the feature maps of its outputs, and ``network`` says
-    whether it has others (:mod:`stein.features`). ``log_prob(weights, batch)`` is the mean log-likelihood of one network
-    and its log-prior; the log density is ``num_data`` times the first, plus the second.
+    whether it has others (:mod:`stein.features`). ``log_prob(weights, batch)`` is the mean log-likelihood of one
+    network and its log-prior; the log density is ``num_data`` times the first, plus the second.
     """
 
     sample: Callable[[Key], Weights]

@@ -265,7 +265,7 @@ def test_methods_are_those_of_the_registry():
 def test_names_are_functions(name, module):
     assert options(name)
     for option in options(name):
-        assert option == "given" or callable(getattr(module, option.replace("-", "_")))
+        assert option in ("given", "auto") or callable(getattr(module, option.replace("-", "_")))
 
 
 def test_data_sets_are_points_that_are_made_and_images_that_can_be_found():

@@ -60,6 +60,15 @@ def test_effective_rank_counts_different_functions():
     np.testing.assert_allclose(some, diagnostics.effective_rank(jnp.asarray(functions[ALIVE]), jnp.ones(4, bool)))
 
 
+def test_the_spread_that_data_leave_is_that_of_the_conditional_gaussian():
+    """Against the textbook's formula. Catches a noise that is not squared, draws that are not centred."""
+    draws = RANDOM.normal(size=(40, 9)) @ RANDOM.normal(size=(9, 9)) + 3.0
+    S = np.cov(draws, rowvar=False)
+    left = S[5:, 5:] - S[5:, :5] @ np.linalg.solve(S[:5, :5] + 0.3**2 * np.eye(5), S[:5, 5:])
+    found = diagnostics.conditional_spread(draws[:, :5], draws[:, 5:], 0.3)
+    np.testing.assert_allclose(found, np.sqrt(np.diag(left)), rtol=1e-9)
+
+
 def classification(method, **options):
     x, y = data.classification_2d(per_class=4)
     model = models.mlp([2, 4, 5])

@@ -45,6 +45,43 @@ def test_hooks_see_every_chunk_in_order_and_share_their_metrics():
     assert seen == [(10, 25, 10, 4), (20, 25, 20, 4), (25, 25, 25, 4)]
 
 
+@pytest.mark.parametrize("rows", [100, 300])
+def test_far_spread_is_one_for_draws_of_the_posterior(rows):
+    """On a linear network, whose posterior is Gaussian, and for the same members three times as close to each other.
+
+    Catches a spread at the data, a noise that does not count the rows left out (the ratio would be 0.58), a warning
+    that is repeated or does not come. Tolerance: four standard errors of 400 members and 500 prior draws.
+    """
+    random, model, likelihood = np.random.default_rng(3), models.mlp([1, 1]), likelihoods.gaussian(2.0)
+    x = random.uniform(1.0, 2.0, size=(300, 1))
+    target = targets.posterior(model, likelihood, priors.normal(), len(x))
+    design = np.concatenate([x, np.ones_like(x)], axis=1)  # the weight, the bias
+    covariance = np.linalg.inv(design.T @ design / 2.0**2 + np.eye(2))
+    members = random.multivariate_normal([1.0, 0.5], covariance, size=400)
+    state, said = build("de", target).init(jax.random.key(0), 400), []
+    watch = hooks.far_spread(model, likelihood, target, x, rows=rows, warn=said.append)
+
+    def measured(factor, step):
+        weight, bias = (members.mean(axis=0) + factor * (members - members.mean(axis=0))).T
+        leaves = [jnp.asarray(weight)[:, None, None], jnp.asarray(bias)[:, None]]
+        ours = jax.tree.unflatten(jax.tree.structure(state.particles), leaves)
+        return watch(train.Moment(state._replace(particles=ours), None, step, 30, {}))["far_spread"]
+
+    error = 4 * (1 / 800 + 1 / 1000) ** 0.5
+    assert measured(1.0, 10) == pytest.approx(1, abs=error)
+    assert not said
+    assert [measured(1 / 3, step) for step in (20, 30)] == [pytest.approx(1 / 3, abs=error / 3)] * 2
+    (warning,) = said
+    assert warning.startswith("step 20: the members agree too much far from the data: their spread is 0.3")
+
+
+def test_far_spread_needs_a_noise():
+    """Catches a number for classes, which have none."""
+    target = targets.posterior(models.mlp([2, 3]), likelihoods.categorical(), priors.normal(), 4)
+    with pytest.raises(ValueError, match="must be one for regression"):
+        hooks.far_spread(models.mlp([2, 3]), likelihoods.categorical(), target, np.zeros((4, 2)))
+
+
 def test_a_hook_can_end_the_run_and_all_of_them_still_see_the_moment():
     seen = []
     state = run(lambda moment: moment.step == 20, lambda moment: seen.append(moment.step))

@@ -7,7 +7,7 @@ import pytest
 
 from stein import kernels, train
 from stein.runs import configs
-from stein.runs.build import _functional_prior, _rule_options, assemble
+from stein.runs.build import _functional_prior, _rule_options, assemble, resolved
 
 SMALL = """
 [data]
@@ -166,10 +166,11 @@ def test_the_gaussian_process_is_an_rbf_covariance():
     np.testing.assert_allclose(score, expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["gaussian-process", "infinite-width"])
 @pytest.mark.parametrize("points", [90, 500])
-def test_the_gaussian_process_survives_float32(points):
+def test_the_gaussian_process_survives_float32(points, name):
     """Catches a covariance of a full batch that is singular in float32: NaN from its Cholesky factor."""
-    prior = _functional_prior(settings(GP))
+    prior = _functional_prior(resolved(settings(GP.replace("gaussian-process", name)), "gaussian", points), (1,))
     x = jnp.linspace(-1.0, 1.0, points, dtype=jnp.float32)[:, None]
     score = prior(jax.random.key(0), jnp.ones((2, points, 1), jnp.float32), jnp.ones(2, bool), x, no_draws)
     assert np.isfinite(np.asarray(score)).all()
@@ -225,6 +226,10 @@ CONFLICTS = [
     ('name = "f-svgd"\nmeasurement_subset = 2', "method.measurement_subset: f-svgd looks at the whole batch"),
     ("measurement_subset = 9", "method.measurement_subset: got 9; must be at most train.batch_size = 8"),
     ('name = "fw-svgd"\nfunctional_prior = "gaussian-process"', "method.functional_prior: fw-svgd has a prior over w"),
+    (
+        GP.replace("gaussian-process", "infinite-width") + "prior_draws = 50",
+        "method.prior_draws: a Gaussian process needs",
+    ),
     (GP + "prior_draws = 50", "method.prior_draws: a Gaussian process needs no draws; must be auto"),
     ('name = "f-svgd"\ngp_scale = 2', "method.gp_scale: is for method.functional_prior = 'gaussian-process'"),
     ('name = "f-svgd"\ngp_length = 2', "method.gp_length: is for method.functional_prior"),

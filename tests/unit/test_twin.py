@@ -197,7 +197,7 @@ def test_three_steps(name, stochastic, task, kernel, size, index):
     library_kernel, twin_kernel = KERNELS[kernel]
     if name == "forde" and kernel == "imq, frozen":  # new points in every step: there is nothing to freeze
         library_kernel, twin_kernel = kernels.imq(power=0.7), lambda: twin.Kernel(twin.Imq(0.7))
-    if name not in ("de", "sgld", "psgld", "sghmc"):
+    if rules.METHODS[name].kernels:
         names = KERNEL_OPTIONS.get(name, ("kernel",))
         options = dict.fromkeys(names, library_kernel)
         of_twin["kernels"] = [twin_kernel() for _ in names]
@@ -357,6 +357,18 @@ def test_centred_logits():
     case = Case("centred", 0, 1)
     algorithm = build_plain(case, make_target("centred"), "fw-svgd-l", kernel=kernels.rbf(1.9))
     compare(case, algorithm, "fw-svgd-l", PLAIN, kernels=[twin.Kernel(twin.Rbf(), h=1.9)])
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1.0), ((0.7, 0.4, 1.2), (0.3, 0.8, 0.5))], ids=["one", "by layer"])
+def test_the_prior_of_a_wide_network(scales):
+    """Catches a width or a layer's scale in the wrong place, and an angle's half of the arc-cosine kernel."""
+    sizes, random = [2, 5, 4, 3], np.random.default_rng(7)
+    x, features = random.normal(size=(6, 2)), random.normal(size=(3, 6, 3))
+    each = [[std] * 3 if isinstance(std, float) else std for std in scales]
+    prior = functional_priors.infinite_width(sizes, *scales, jitter=1e-3)
+    found = prior(jax.random.key(0), jnp.asarray(features), jnp.ones(3, bool), jnp.asarray(x), lambda *_: None)
+    score = twin.gaussian_process_score(lambda a, b: twin.infinite_width_covariance(a, sizes, *each), 0.0, 1e-3, 3)
+    np.testing.assert_allclose(found.reshape(3, -1), score(features.reshape(3, -1), x), rtol=1e-7)
 
 
 # -- functional priors from draws ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ They run on the host in the given order and never in the background: an error in
 once.
 """
 
-from stein.hooks.measures import diagnostics, evaluation, members
+from stein.hooks.measures import diagnostics, evaluation, far_spread, members
 from stein.hooks.records import Checkpoints, Log, early_stopping, has_stalled
 from stein.hooks.trackers import Stopwatch, mlflow, progress, tag, tensorboard, wandb
 
@@ -22,6 +22,7 @@ __all__ = [
     "diagnostics",
     "early_stopping",
     "evaluation",
+    "far_spread",
     "has_stalled",
     "members",
     "mlflow",

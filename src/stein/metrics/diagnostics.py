@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from stein import tree
@@ -60,6 +61,22 @@ def stein_discrepancy(x: Particles, score: Particles, alive: Bool[Array, " n"]) 
     along = own[:, None] - cross - cross.T + own[None, :]  # (g_i - g_j) . (x_i - x_j)
     terms = tree.gram(g) + 2 / h * along + 2 * d / h - 4 / h**2 * squared
     return jnp.sqrt(jnp.maximum(jnp.sum(pairs * jnp.exp(-squared / h) * terms), 0)) / n
+
+
+def conditional_spread(
+    at_data: Float[np.ndarray, "draws N"], elsewhere: Float[np.ndarray, "draws g"], noise: float
+) -> Float[np.ndarray, " g"]:
+    r"""The spread that data leave to prior draws at other points, if the draws are taken as Gaussian.
+
+    .. math:: \operatorname{Var} f_* = F_*^\top \big(I + F F^\top/\sigma^2\big)^{-1} F_*
+
+    where F and :math:`F_*` are the centred draws at the data and at the other points, over the root of their number,
+    and :math:`\sigma` is ``noise``, the standard deviation of the targets around the function. Needs several times
+    as many draws as the data determine directions.
+    """
+    F, other = ((f - f.mean(axis=0)).astype(float) / np.sqrt(len(f) - 1) for f in (at_data, elsewhere))
+    left = np.linalg.solve(np.eye(len(F)) + F @ F.T / noise**2, other)
+    return np.sqrt((other * left).sum(axis=0))
 
 
 def troubles(found: Mapping[str, float], members: int) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optax
 
-from stein import functional_priors, kernels, measurements, rules
+from stein import functional_priors, kernels, measurements, rules, schedules
 from stein.paper.protocols import SEEDS
 from stein.paper.toys import Task
 from stein.targets import Measurement
@@ -127,6 +127,9 @@ def _ablation(task: Task) -> tuple[Variant, ...]:
             Variant("h-SVGD, rate over 10", "h-svgd-l", rate(0.1)),
         )
     two, four = in_the_box_of(task.x, 2), in_the_box_of(task.x, 4)
+    picture = np.array([[0.0], [7.0]])
+    lasting = in_the_box_of(picture, 8) | {"functional_prior": functional_priors.infinite_width([1, 50, 50, 1])}
+    slower = {"learning_rate": schedules.polynomial(task.learning_rate, offset=3000, power=1.0)}
     return (
         *common,
         Variant("rate x 10", "fw-svgd-l", rate(10)),
@@ -134,12 +137,15 @@ def _ablation(task: Task) -> tuple[Variant, ...]:
         Variant("steps x 3, 1 point in the box", "fw-svgd-l", target=in_the_box_of(task.x, 1), steps=3),
         Variant("2 points in the box", "fw-svgd-l", target=two),
         Variant("4 points in the box", "fw-svgd-l", target=four),
-        Variant("4 points everywhere", "fw-svgd-l", target=in_the_box_of(np.array([[0.0], [7.0]]), 4)),
+        Variant("4 points everywhere", "fw-svgd-l", target=in_the_box_of(picture, 4)),
         Variant("4 points in the box, exact", "fw-svgd-l", EXACT, four),
         Variant("h-SVGD, 4 points in the box", "h-svgd-l", target=four),
         Variant("f-SVGD, 4 points in the box", "f-svgd",
                 target=four | {"functional_prior": functional_priors.moment_matched()}),
         Variant("hp-SVGD", "hp-svgd"),
+        Variant("student-fWGD", "student-fwgd", slower, lasting),
+        Variant("student-fWGD, constant rate", "student-fwgd", target=lasting),
+        Variant("gaussian-fWGD", "student-fwgd", slower | {"tails": np.inf}, lasting),
     )  # fmt: skip
 
 

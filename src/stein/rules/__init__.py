@@ -12,7 +12,7 @@ from stein.rules.independent import independent
 from stein.rules.noise import Noise, cholesky, elementwise_independent, elementwise_shared
 from stein.rules.rule import Force, Rule
 from stein.rules.svgd import f_svgd, fw_svgd, h_svgd, hp_svgd, hs_svgd, w_svgd
-from stein.rules.wgd import blob, forde, fwgd, kde, rde, sge, ssge, wgd
+from stein.rules.wgd import blob, forde, fwgd, kde, rde, sge, ssge, student_fwgd, wgd
 
 __all__ = [
     "ALIASES",
@@ -45,6 +45,7 @@ __all__ = [
     "rde",
     "sge",
     "ssge",
+    "student_fwgd",
     "w_svgd",
     "wgd",
 ]

@@ -156,7 +156,7 @@ def _objects(
         prior,
         rows,
         measurement=targets.Measurement(_measured(config), config.method.measurement_subset or None, extra),
-        functional_prior=_functional_prior(config),
+        functional_prior=_functional_prior(config, shape, kind),
     )
     algorithm = ensembles.build(
         config.method.name,
@@ -251,7 +251,15 @@ def resolved(config: Config, kind: Kind, rows: int) -> Config:
         section, _, key = name.partition(".")
         if getattr(getattr(config, section), key) == "auto":
             sections[section] = msgspec.structs.replace(getattr(config, section), **{key: meant[name]})
+    if config.method.functional_prior == "auto":
+        held = methods.lookup(config.method.name).functional and kind == "categorical" and _is_relu_mlp(config)
+        prior = "infinite-width" if held else "none"
+        sections["method"] = msgspec.structs.replace(config.method, functional_prior=prior)
     return msgspec.structs.replace(config, **sections)
+
+
+def _is_relu_mlp(config: Config) -> bool:
+    return (config.model.name, config.model.activation) == ("mlp", "relu")
 
 
 def make_likelihood(config: Config, kind: Kind, scale: float | None) -> likelihoods.Likelihood:
@@ -365,7 +373,10 @@ def _image_shape(config: Config, shape: tuple[int, ...]) -> tuple[int, int, int]
     return side, side, channels
 
 
-def _functional_prior(config: Config) -> functional_priors.FunctionalPrior:
+def _functional_prior(
+    config: Config, shape: tuple[int, ...] = (), kind: Kind = "gaussian"
+) -> functional_priors.FunctionalPrior:
+    """The prior over functions of a resolved config; ``shape`` is that of an input, ``kind`` that of the targets."""
     section = config.method
     if section.functional_prior == "none":
         return functional_priors.none()
@@ -373,6 +384,15 @@ def _functional_prior(config: Config) -> functional_priors.FunctionalPrior:
         # The same jitter as moment matching: in float32 a smooth covariance of many points is singular without it.
         covariance = _rbf_covariance(section.gp_scale, section.gp_length)
         prior = functional_priors.gaussian_process(covariance, jitter=1e-3 * section.gp_scale**2)
+    elif section.functional_prior == "infinite-width":
+        sizes, classes = (*shape, *config.model.hidden, 1), kind == "categorical"
+        # Logits of standard normal weights are in the thousands: such a prior is flat to f-SVGD, and its own
+        # probabilities are 0 and 1 (docs/design.md).
+        scale = 2.0 if classes else float(config.prior.scale)
+        fan_in = classes or config.prior.name == "fan-in"
+        prior = functional_priors.infinite_width(
+            sizes, [scale / m**0.5 if fan_in else scale for m in sizes[:-1]], scale
+        )
     else:
         draws = None if section.prior_draws == "auto" else section.prior_draws
         prior = FUNCTIONAL_PRIORS[section.functional_prior](draws=draws)

@@ -217,7 +217,7 @@ def _of_method(config: Config) -> Iterator[tuple[str, str]]:
     yield from _momentum(method)
     yield from _draws(config)
     yield from _chains(config)
-    yield from _gaussian_process(method)
+    yield from _gaussian_process(config)
     yield from _extra_points(method)
 
 
@@ -361,14 +361,23 @@ def _chains(config: Config) -> Iterator[tuple[str, str]]:
         yield "train.early_stop", f"{method.name} draws at the end; must be 0"
 
 
-def _gaussian_process(method: Method) -> Iterator[tuple[str, str]]:
-    if method.functional_prior == "gaussian-process":
+def _gaussian_process(config: Config) -> Iterator[tuple[str, str]]:
+    method = config.method
+    if method.functional_prior in ("gaussian-process", "infinite-width"):
         if not methods.lookup(method.name).functional:
             names = ", ".join(name for name, known in methods.METHODS.items() if known.functional)
             yield "method.functional_prior", f"{method.name} has a prior over weights; must be none, or use {names}"
         if method.prior_draws != "auto":
             yield "method.prior_draws", "a Gaussian process needs no draws; must be auto"
+    if method.functional_prior == "gaussian-process":
         return
+    if method.functional_prior == "infinite-width" and (
+        (config.model.name, config.model.activation) != ("mlp", "relu") or config.prior.name == "laplace"
+    ):
+        yield (
+            "method.functional_prior",
+            "infinite-width is known for an mlp with relu and a normal or fan-in prior; use moment-matched for others",
+        )
     for key in ("gp_scale", "gp_length"):
         if getattr(method, key) != KEYS["method"][key].default:
             yield f"method.{key}", "is for method.functional_prior = 'gaussian-process'; must be left out"
@@ -383,10 +392,10 @@ def _extra_points(method: Method) -> Iterator[tuple[str, str]]:
     if method.extra_points:
         if chosen.compares is None:
             yield "method.extra_points", f"{method.name} compares no functions; must be 0"
-        if chosen.functional and method.functional_prior == "none":
+        if chosen.functional and method.functional_prior in ("none", "auto"):
             yield (
                 "method.extra_points",
-                f"nothing holds {method.name} where there is no label; must be 0, or method.functional_prior not none",
+                f"nothing holds {method.name} where there is no label; must be 0, or name method.functional_prior",
             )
     elif method.extra_source != KEYS["method"]["extra_source"].default:
         yield "method.extra_source", "is for method.extra_points above 0; must be left out"

@@ -177,9 +177,12 @@ class Method(Struct, frozen=True):
         "prior"
     )
     functional_prior: Annotated[
-        Literal["none", "ssge", "moment-matched", "gaussian-process"],
-        about("prior over functions, used by the functional methods only"),
-    ] = "none"
+        Literal["auto", "none", "ssge", "moment-matched", "gaussian-process", "infinite-width"],
+        about(
+            "prior over functions, used by the functional methods only; infinite-width: that of a relu mlp with wide "
+            "layers, under its own prior, or with logits of about 10 for classes; auto: this for classes, else none"
+        ),
+    ] = "auto"
     gp_scale: Annotated[
         Positive, about("standard deviation of the Gaussian process, in units of the network's outputs")
     ] = 1.0

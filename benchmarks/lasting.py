@@ -1,0 +1,68 @@
+"""Whether an ensemble on the regression task stays as close to the posterior as it was, and what a user can see of it.
+
+``python benchmarks/lasting.py "fw-SVGD" "student-fWGD"`` trains rows of ``stein reproduce ablation`` for 30,000 steps
+(``--steps``), three times the protocol's, and writes results/lasting/ROW-SEED.json: at every thousandth step the
+distance to the posterior, and ``far_spread``, which needs no posterior. It continues where it was interrupted.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import jax
+
+from stein import data, hooks, train
+from stein.ensembles import build
+from stein.paper import reference, toys
+from stein.paper.toy_figures import cell_path, judge
+from stein.paper.variants import Variant, variants
+from stein.storage import checkpoint, durable
+
+EVERY = 1000
+
+
+def follow(task: toys.Task, variant: Variant, seed: int, steps: int, path: Path, checkpoints: Path) -> None:
+    """Train one ensemble with the seeds and batches of its table; its numbers go to ``path``."""
+    key_start, key_batches = jax.random.split(jax.random.key(seed))
+    target, posterior = task.target(**variant.target), reference.posterior(task.name)
+    options = {"learning_rate": task.learning_rate, "anneal": task.anneal} | dict(variant.options)
+    algorithm = build(variant.method, target, **options)
+    state = train.begin(algorithm, key_start, task.particles)
+    found = checkpoint.newest(checkpoints, state, print)
+    state = state if found is None else found[0]
+    step = int(state.step)
+    numbers = {} if found is None else json.loads(path.read_text())["steps"]
+
+    def measure(moment: train.Moment) -> None:
+        if moment.step % EVERY == 0:
+            numbers[str(moment.step)] = judge(task, task.predict(moment.state.particles), posterior) | moment.metrics
+            said = {"command": f"python benchmarks/lasting.py {variant.label!r}", "seed": seed, "steps": numbers}
+            durable.replace(path, (json.dumps(said, indent=1) + "\n").encode())
+            print(
+                variant.label, moment.step, {k: round(v, 3) for k, v in numbers[str(moment.step)].items()}, flush=True
+            )
+
+    watch = hooks.far_spread(task.model, task.likelihood, target, task.x, every=EVERY, warn=print)
+    saver = hooks.Checkpoints(checkpoints, every=EVERY, keep=2)
+    batches = data.Batches(task.x, task.y, task.batch_size, key_batches)
+    if step < steps:
+        train.run(algorithm, state, batches, steps - step, chunk=250, hooks=[watch, measure, saver])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="+")
+    parser.add_argument("--steps", type=int, default=30_000)
+    parser.add_argument("--seed", type=int, default=42)
+    chosen = parser.parse_args()
+    task = toys.regression()
+    known = {variant.label: variant for variant in variants("ablation", "paper", task)}
+    for label in chosen.rows:
+        name = cell_path(Path(), "", label, chosen.seed).stem
+        path = Path("results/lasting") / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        follow(task, known[label], chosen.seed, chosen.steps, path, Path("build/lasting") / name)
+
+
+if __name__ == "__main__":
+    main()
