@@ -127,6 +127,7 @@ def test_every_key_can_be_changed_and_survives_the_dump():
     frozen = ["method.freeze_bandwidth_after", "method.freeze_preconditioner_after"]
     chains = [f"method.{key}" for key in ("draws", "thin", "burn_in", "tuning_steps")]
     others = [*frozen, *chains, "method.friction", "method.exploration", "method.gp_scale", "method.gp_length"]
+    others += ["method.compares", "method.principal_axes"]
     others += [f"likelihood.{key}" for key in ("modulation", "degrees", "rate", "center_logits")] + ["optimiser.cycles"]
     roles = [f"data.{key}" for key in ("split_column", "time_column", "group_column", "id_columns", "text_columns")]
     streams = [f"data.{key}" for key in ("stream", "head_rows", "test_rows", "shuffle_rows")]

@@ -451,6 +451,7 @@ FORMER: dict[str, Any] = {
     "data.standardise": False,
     "data.standardise_targets": False,
     "data.reading": "as-before",
+    "method.functional_prior": "none",
     "likelihood.sigma": 1.0,
     "prior.scale": 1.0,
     "train.batch_size": 0,
