@@ -688,13 +688,13 @@ def microcanonical_step(w, u, gradient, log_density, epsilon):
     return w, u, kinetic - log_density(w) + before
 
 
-def microcanonical_tuning(positions, energies, finite, epsilon, length):
+def microcanonical_tuning(positions, energies, finite, epsilon, aim):
     """The step size after every step of the tuning, and the two lengths, all from the whole history."""
     steps, d = positions.shape
     second, third = int(0.8 * steps), int(0.9 * steps)
     longest, xs, ts, sizes = math.inf, 0.0, 0.0, []
     for t in range(third):
-        v = 0.5 - 0.4 * t / third
+        v = aim * (5 - 4 * t / third)
         xi = energies[t] ** 2 / (d * v) + 1e-8
         omega = math.exp(-0.5 * (math.log(xi) / 9) ** 2)
         xs = 99 / 101 * xs + omega * xi / epsilon**6

@@ -179,21 +179,30 @@ def members(state: State) -> tuple[Particles, Bool[Array, " m"]]:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept), jnp.tile(state.alive, number)
 
 
-def mile(start: Algorithm, start_steps: int, tuning_steps: int, temperature: float = 1.0) -> Algorithm:
+def mile(
+    start: Algorithm,
+    start_steps: int,
+    tuning_steps: int,
+    energy_variance: float = microcanonical.PUBLISHED,
+    temperature: float = 1.0,
+) -> Algorithm:
     r"""Microcanonical Langevin ensembles: from each member of a deep ensemble a chain of :mod:`stein.microcanonical`.
 
     Args:
         start: the deep ensemble, such as ``build("de", target)``; it trains for the first ``start_steps`` steps.
         tuning_steps: the steps after it, in which every chain finds its step size and length; at least 100. All later
             steps sample.
+        energy_variance: what the tuning aims for, per dimension: less means shorter steps and a smaller bias.
         temperature: as in :func:`ensemble`.
 
     Cost: two gradients on all the data per chain and step.
-    Limits: full batches only, and no rejection: a bias that falls with the step size remains.
+    Limits: full batches only, and no rejection: a bias that falls with the step size remains. With the published aim
+        it is not small (docs/api/rules.md).
     Reference: Sommer et al. (2025), "Microcanonical Langevin ensembles".
     """
     inputs.whole(0, start_steps=start_steps)
     inputs.whole(microcanonical.LEAST_TUNING, tuning_steps=tuning_steps)
+    inputs.positive(energy_variance=energy_variance)
     target = start.target
     if start.on_nan == "resample":
         raise ValueError("on_nan = 'resample': a chain that begins again would not be tuned; use 'freeze' or 'stop'")
@@ -217,7 +226,8 @@ def mile(start: Algorithm, start_steps: int, tuning_steps: int, temperature: flo
 
         key = jax.random.fold_in(state.key, state.step)
         proposal, moved, energy_change = microcanonical.advance(
-            key, state.step - start_steps, state.ids, state.particles, chains, log_density, tuning_steps
+            key, state.step - start_steps, state.ids, state.particles, chains, log_density, tuning_steps,
+            energy_variance,
         )  # fmt: skip
         alive = state.alive & tree.healthy((proposal, moved.log_density))
         particles, chains = tree.where(alive, (proposal, moved), (state.particles, chains))
@@ -284,6 +294,7 @@ def build(
     thin: int = 1,
     burn_in: int = 0,
     tuning_steps: int = 0,
+    energy_variance: float = microcanonical.PUBLISHED,
     noise_scale: Schedule | None = None,
     start: str = "prior",
     on_nan: str = "freeze",
@@ -302,6 +313,7 @@ def build(
             the particles are.
         thin, burn_in: a draw is kept every ``thin`` steps after ``burn_in`` steps.
         tuning_steps: of ``mile``: the last part of its burn-in. The part before it trains a deep ensemble.
+        energy_variance: of ``mile``: what its tuning aims for; the default is the published one.
         noise_scale: as in :func:`ensemble`.
         freeze_preconditioner_after: keep the preconditioner of this step from then on (see :func:`stein.steps.rms`).
         options: for :func:`stein.rules.make`: repulsion, kernels and so on.
@@ -340,7 +352,7 @@ def build(
     if entry.dynamics == "microcanonical":
         if burn_in < tuning_steps:
             raise ValueError(f"burn_in = {burn_in}: the tuning is a part of it; must be at least {tuning_steps}")
-        algorithm = mile(algorithm, burn_in - tuning_steps, tuning_steps, temperature)
+        algorithm = mile(algorithm, burn_in - tuning_steps, tuning_steps, energy_variance, temperature)
     return keeping(algorithm, Keep(draws, thin, burn_in)) if draws else algorithm
 
 

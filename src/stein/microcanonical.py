@@ -4,8 +4,9 @@ A chain has a position w in d dimensions and a direction u of length 1. A step o
 which the gradient turns, and refreshes u partially, so that it is forgotten after a length L. There is no rejection:
 the change E of the energy in a step, zero but for the discretisation, measures the error. The tuning has three phases:
 
-1. 80 % of its steps: :math:`\epsilon` such that the energy's variance per dimension is :math:`v_t`, which falls from
-   0.5 to 0.1 until the end of the second phase. Var E grows as :math:`\epsilon^6`, so every step gives an estimate,
+1. 80 % of its steps: :math:`\epsilon` such that the energy's variance per dimension is :math:`v_t`, which falls
+   linearly from 5v to v = ``energy_variance`` until the end of the second phase (published: from 0.5 to 0.1). Var E
+   grows as :math:`\epsilon^6`, so every step gives an estimate,
 
    .. math:: \xi = \frac{E^2}{d\, v_t} + 10^{-8}, \quad \omega = e^{-\frac12 (\log\xi/9)^2}, \quad
        \bar x \leftarrow \gamma \bar x + \omega\, \xi/\epsilon^6, \quad \bar t \leftarrow \gamma \bar t + \omega, \quad
@@ -35,8 +36,8 @@ from stein.types import Key, Particles, Weights
 LEAST_TUNING = 100
 """Steps of tuning: ten in the last phase, one for each batch."""
 BATCHES = 10
-FIRST, LAST = 0.5, 0.1
-"""The aim for the variance of the energy per dimension, at the beginning and the end."""
+PUBLISHED = 0.1
+"""The aim for the variance of the energy per dimension at the end of the tuning."""
 
 
 class Moments(NamedTuple):
@@ -89,6 +90,7 @@ def advance(
     chains: Chain,
     log_prob: Callable[[Weights], Float[Array, ""]],
     tuning_steps: int,
+    energy_variance: float,
 ) -> tuple[Particles, Chain, Float[Array, " n"]]:
     """Positions and chains after step ``t`` of the chains, the first ``tuning_steps`` of which tune, and the change of
     energy in it.
@@ -121,7 +123,7 @@ def advance(
         )  # fmt: skip
         chain = jax.lax.cond(
             t < tuning_steps,
-            lambda: tuned(chain, moved.position, info.energy_change, info.nonans, t, tuning_steps),
+            lambda: tuned(chain, moved.position, info.energy_change, info.nonans, t, tuning_steps, energy_variance),
             lambda: chain,
         )
         return unravel(moved.position), chain, info.energy_change
@@ -131,12 +133,12 @@ def advance(
 
 
 def tuned(
-    chain: Chain, w: Float[Array, " d"], energy_change: Array, finite: Array, t: Int[Array, ""], steps: int
+    chain: Chain, w: Float[Array, " d"], energy_change: Array, finite: Array, t: Int[Array, ""], steps: int, aim: float
 ) -> Chain:
-    """The chain at w after step ``t`` of ``steps`` of its tuning."""
+    """The chain at w after step ``t`` of ``steps`` of its tuning to an energy variance of ``aim`` per dimension."""
     second, third, d = 8 * steps // 10, 9 * steps // 10, w.size
-    aim = FIRST + (LAST - FIRST) * (t / third).astype(w.dtype)
-    xi = energy_change**2 / (d * aim) + 1e-8
+    variance = aim * (5 - 4 * (t / third).astype(w.dtype))
+    xi = energy_change**2 / (d * variance) + 1e-8
     omega = jnp.exp(-0.5 * (jnp.log(xi) / 9) ** 2)
     needed = 99 / 101 * chain.needed + omega * xi / chain.step_size**6
     trust = 99 / 101 * chain.trust + omega

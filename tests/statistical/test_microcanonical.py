@@ -91,11 +91,11 @@ def test_the_tuner_is_that_of_the_equations():
     chain = jax.tree.map(lambda leaf: leaf[0], microcanonical.init(jnp.zeros((1, D))))
 
     def one(chain, given):
-        chain = microcanonical.tuned(chain, *given, steps)
+        chain = microcanonical.tuned(chain, *given, steps, 0.3)
         return chain, (chain.step_size, chain.length)
 
     _, (sizes, lengths) = jax.lax.scan(one, chain, (positions, energies, finite, jnp.arange(steps)))
-    expected = twin.microcanonical_tuning(positions, energies, finite, float(chain.step_size), None)
+    expected = twin.microcanonical_tuning(positions, energies, finite, float(chain.step_size), 0.3)
     np.testing.assert_allclose(sizes, expected[0], rtol=1e-9)
     np.testing.assert_allclose([lengths[0], lengths[188], lengths[-1]], [D**0.5, *expected[1:]], rtol=1e-9)
 
@@ -180,7 +180,14 @@ def test_in_function_space_it_is_the_posterior_of_nuts():
     posterior, and draws that are not what the ensemble predicts with."""
     task, posterior = toys.regression(), reference.posterior("regression")
     algorithm = ensembles.build(
-        "mile", task.target(), learning_rate=1e-2, burn_in=10_000, tuning_steps=5000, draws=40, thin=100
+        "mile",
+        task.target(),
+        learning_rate=1e-2,
+        burn_in=10_000,
+        tuning_steps=5000,
+        draws=40,
+        thin=100,
+        energy_variance=1e-3,
     )
     state = train.begin(algorithm, jax.random.key(0), 8)
     state, _ = train.run(algorithm, state, data.Batches(task.x, task.y), 14_000)

@@ -125,7 +125,7 @@ def test_every_key_can_be_changed_and_survives_the_dump():
     # them.
     images = ["data.folder", "data.classes", "data.most_test", "data.validate"]
     frozen = ["method.freeze_bandwidth_after", "method.freeze_preconditioner_after"]
-    chains = [f"method.{key}" for key in ("draws", "thin", "burn_in", "tuning_steps")]
+    chains = [f"method.{key}" for key in ("draws", "thin", "burn_in", "tuning_steps", "energy_variance")]
     others = [*frozen, *chains, "method.friction", "method.exploration", "method.gp_scale", "method.gp_length"]
     others += ["method.compares", "method.principal_axes"]
     others += [f"likelihood.{key}" for key in ("modulation", "degrees", "rate", "center_logits")] + ["optimiser.cycles"]

@@ -188,6 +188,10 @@ CONFLICTS = [
     ('name = "sgld"\nburn_in = 5', "method.burn_in: is for method.draws above 0; must be left out"),
     ('name = "sgld"\ndraws = 5\nthin = 18\nburn_in = 11', "train.steps: got 100; must be at least 101: method.burn_in"),
     ('name = "sgld"\ntuning_steps = 5', "method.tuning_steps: sgld tunes nothing; must be left out, or use mile"),
+    (
+        'name = "sgld"\nenergy_variance = 1.0',
+        "method.energy_variance: sgld tunes nothing; must be left out, or use mile",
+    ),
     ('name = "mile"', "method.draws: got 0; must be at least 1: the draws of its chains are the ensemble of mile"),
     (MILE, "method.tuning_steps: got 0; must be at least 100"),
     (MILE + "tuning_steps = 100", "method.burn_in: got 0; must be at least method.tuning_steps = 100"),

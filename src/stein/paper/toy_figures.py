@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from stein import data, predict, train
 from stein.datasets.fetch import Progress
-from stein.ensembles import build
+from stein.ensembles import build, members
 from stein.paper import reference, toys
 from stein.paper.protocols import SEEDS
 from stein.paper.statistics import Numbers, paired, summary, with_error
@@ -44,7 +44,7 @@ def run_cell(
         algorithm = build(method, task.target(**variant.target), **options)
         state = train.begin(algorithm, key_start, n, weights)
         state, _ = train.run(algorithm, state, batches, steps, chunk=min(steps, chunk), hooks=hooks)
-        return predict.living(state.particles, state.alive)
+        return predict.living(*members(state))
 
     usual = {"learning_rate": task.learning_rate}
     if not variant.first:

@@ -174,6 +174,7 @@ def _objects(
         thin=config.method.thin,
         burn_in=config.method.burn_in,
         tuning_steps=config.method.tuning_steps,
+        energy_variance=config.method.energy_variance,
         noise_scale=_noise_scale(config),
         start=config.method.start,
         on_nan=config.train.on_nan,

@@ -344,6 +344,8 @@ def _chains(config: Config) -> Iterator[tuple[str, str]]:
     if methods.lookup(method.name).dynamics != "microcanonical":
         if method.tuning_steps:
             yield "method.tuning_steps", f"{method.name} tunes nothing; must be left out, or use mile"
+        if method.energy_variance != KEYS["method"]["energy_variance"].default:
+            yield "method.energy_variance", f"{method.name} tunes nothing; must be left out, or use mile"
         return
     if not method.draws:
         yield "method.draws", f"got 0; must be at least 1: the draws of its chains are the ensemble of {method.name}"

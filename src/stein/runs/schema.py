@@ -165,6 +165,10 @@ class Method(Struct, frozen=True):
         StepsOrNone,
         about("steps at the end of the burn-in in which mile tunes its chains; before them it trains a deep ensemble"),
     ] = 0
+    energy_variance: Annotated[
+        Positive,
+        about("variance of the energy error per weight that mile tunes its steps to; less: shorter steps, less bias"),
+    ] = 0.1
     friction: Annotated[
         float, about("fraction of the momentum that sghmc loses in a step; 1: Langevin dynamics", gt=0, le=1)
     ] = 0.1
