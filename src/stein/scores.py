@@ -18,7 +18,7 @@ def kde_weights(matrix: Float[Array, "n n"], alive: Bool[Array, " n"]) -> Float[
     return jnp.diag(jnp.where(alive, 1 / jnp.where(alive, jnp.sum(matrix, axis=1), 1), 0))
 
 
-def stein_weights(matrix: Float[Array, "n n"], eta: float | Float[Array, ""] = 0.01) -> Float[Array, "n n"]:
+def stein_weights(matrix: Float[Array, "n n"], eta: float = 0.01) -> Float[Array, "n n"]:
     r"""Stein gradient estimator: :math:`M = (K + \eta I)^{-1}`. Reference: Li & Turner (2018)."""
     return jnp.linalg.inv(matrix + eta * jnp.eye(matrix.shape[0], dtype=matrix.dtype))
 

@@ -128,12 +128,13 @@ def test_noise_is_the_published_one_or_the_right_one(table):
 
 
 def test_f_svgd_has_its_functional_prior():
-    """As many draws as members. Catches an f-SVGD without a prior, which the other functional rows do not have."""
-    for row in protocols.rows("table1", "paper"):
-        method = protocols.config("table1", "paper", row, 42).method
-        assert method.functional_prior == ("ssge" if row.method == "f-svgd" else "none")
-        if row.method == "f-svgd":
-            assert method.prior_draws == method.particles
+    """Catches an f-SVGD without a prior, and one that is for fully connected networks on a residual one."""
+    for table, prior in (("table1", "infinite-width"), ("table2", "ssge")):
+        for row in protocols.rows(table, "paper"):
+            method = protocols.config(table, "paper", row, 42).method
+            assert method.functional_prior == (prior if row.method == "f-svgd" else "auto")
+            if method.functional_prior == "ssge":
+                assert method.prior_draws == method.particles
 
 
 def test_published_numbers():

@@ -37,10 +37,10 @@ every = 100
 keep = 2
 """
 CHILD = Path(__file__).parents[1] / "over_devices.py"
-# A solve with K + 0.01 I loses the factor n/0.01 of the digits, one with a covariance + 0.1 I less; Adam turns the rounding of a small gradient into
-# that of a step, and ten steps add up; a cut of directions may fall elsewhere. psgld divides by 1e-5 + sqrt(V): where a
-# gradient is as small as that, its rounding, 1e-7 of the summands, is a thousandth of P. mile takes
-# its step size from changes of energy, differences of large numbers: three digits.
+# A solve with K + 0.01 I loses the factor n/0.01 of the digits, one with a covariance + 0.1 I less; Adam turns the
+# rounding of a small gradient into that of a step, and ten steps add up; a cut of directions may fall elsewhere. psgld
+# divides by 1e-5 + sqrt(V): where a gradient is as small as that, its rounding, 1e-7 of the summands, is a thousandth
+# of P. mile takes its step size from changes of energy, differences of large numbers: three digits.
 ALLOWED = {"float64": 1e-10, "float32": 1e-6}
 AMPLIFIED = {"sge": 1e3, "ssge": 1e5, "psgld": 1e2, "mile": 1e3, "student": 1e2}
 

@@ -94,7 +94,7 @@ def far_spread(
     Args:
         x: the training inputs; of more than ``rows``, an even choice, each with the weight of those it stands for.
         every: steps between two measurements, a multiple of the chunk; 0: each chunk, and always the last.
-        draws: networks drawn from the prior, once.
+        draws: networks drawn from the prior, once, and held in memory together.
     """
     x = np.asarray(x)
     used = x[np.linspace(0, len(x) - 1, min(rows, len(x))).round().astype(int)]

@@ -146,7 +146,7 @@ def config(table: str, preset: Preset, row: Row, seed: int) -> Config:
         method=Method(
             particles=chosen.particles,
             start=chosen.start,
-            **_method(row, preset == "corrected", chosen.particles),
+            **_method(row, preset == "corrected", chosen.particles, chosen.model),
         ),
         model=chosen.model,
         prior=Prior(scale=chosen.prior),
@@ -159,10 +159,13 @@ def config(table: str, preset: Preset, row: Row, seed: int) -> Config:
     )
 
 
-def _method(row: Row, corrected: bool, members: int) -> dict[str, Any]:
+def _method(row: Row, corrected: bool, members: int, model: Model) -> dict[str, Any]:
     """The row's method as published, or with the correct noise: Langevin steps, Cholesky root, exact repulsion."""
-    if row.method == "f-svgd":  # as many draws as members; at more points the estimated score vanishes
-        return {"name": row.method, "functional_prior": "ssge", "prior_draws": members, "prior_points": 10}
+    if row.method == "f-svgd":
+        # The published estimate, from as many draws as members, holds nothing: logits grow without bound. The default
+        # for classes does; a residual network has no other.
+        ssge = {"functional_prior": "ssge", "prior_draws": members, "prior_points": 10}
+        return {"name": row.method} | (ssge if model.name == "resnet32" else {"functional_prior": "infinite-width"})
     if not row.stochastic:
         return {"name": row.method, "repulsion": "exact" if row.exact else "auto"}
     if corrected:

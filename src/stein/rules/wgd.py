@@ -185,8 +185,11 @@ def student_fwgd(eta: float = 0.1, tails: float = 1.0) -> Rule:
         # prior draws differ by thousands: eta below the rounding of their products would not regularise them.
         covariance = tree.gram(centred) / jnp.maximum(view.num_alive() - 1, 1)
         rounding = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)
-        R = tree.mix(scores.stein_weights(covariance, jnp.maximum(eta, rounding)), centred)
-        d2 = jnp.sum(centred * R, axis=(1, 2))
+        values, U = jnp.linalg.eigh(covariance)  # no inverse: rounding would make some distances negative
+        values = jnp.maximum(values, 0)
+        inverse = 1 / (values + jnp.maximum(eta, rounding))
+        R = tree.mix((U * inverse[None]) @ U.T, centred)
+        d2 = (view.num_alive() - 1) * (U**2 @ (values * inverse))
         tiny = jnp.finfo(d2.dtype).tiny  # one member has no distances
         weight = 1 / (1 + d2 / (tails * jnp.maximum(jnp.sum(d2) / view.num_alive(), tiny)))
         c = jnp.sum(d2) / jnp.maximum(jnp.sum(weight * d2), tiny)
