@@ -30,16 +30,17 @@ ROWS = """
 """
 # The rooms of `runs`, likewise.
 RUNS = """
-14 trials
-13 pool run adaptive
-12 assess
-11 streaming portrait
-10 exported
-9 training
-8 conclusion pages
-7 card summary standings
-6 comparison fitting choosing forecast reading launchers
-5 build environment more_steps status search
+15 trials
+14 pool run adaptive
+13 assess
+12 streaming portrait
+11 exported
+10 training
+9 conclusion pages
+8 card summary standings
+7 comparison fitting choosing forecast reading launchers
+6 build environment more_steps status search
+5 named
 4 configs dataset
 3 conflicts tables
 2 wording template

@@ -4,14 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stein.runs import build, configs, kinds
+from stein.runs import configs, kinds, named
 
 OUTPUTS, Y = jnp.ones((3, 2)), jnp.array([[0.0], [1.0], [2.0]])
 
 
 def likelihood(text: str, **scale: float):
     config = configs.parse(f'data.name = "regression-1d"\n[likelihood]\n{text}')
-    return build.make_likelihood(config, config.likelihood.name, scale.get("scale"))
+    return named.make_likelihood(config, config.likelihood.name, scale.get("scale"))
 
 
 def test_every_key_has_an_effect():

@@ -8,7 +8,8 @@ import pytest
 from problems import rounding
 from stein import measurements, train
 from stein.runs import configs, dataset
-from stein.runs.build import _extra_points, assemble
+from stein.runs.build import assemble
+from stein.runs.named import extra_points
 
 X = np.random.default_rng(0).normal(size=(40, 3)) * [1.0, 10.0, 100.0]
 BATCH = jnp.asarray(X[:8], jnp.float32)
@@ -125,7 +126,7 @@ def test_images_of_a_config_have_their_shape(model, size):
         loaded = dataset.load(chosen)
         batch = jnp.asarray(loaded.train.x[:5])
         expected = getattr(measurements, source)(3, (8, 8, 1))(jax.random.key(0), batch)
-        points = _extra_points(chosen, loaded)(jax.random.key(0), batch)
+        points = extra_points(chosen, loaded)(jax.random.key(0), batch)
         assert points.shape == (3, *size)
         np.testing.assert_array_equal(points, expected)
 
@@ -180,7 +181,7 @@ def test_a_file_is_standardised_as_the_data(tmp_path):
     chosen = configs.load(tmp_path / "run.toml")
     assert chosen.method.extra_source == str(tmp_path / "pool.csv")
     loaded = dataset.load(chosen)
-    points = _extra_points(chosen, loaded)(jax.random.key(0), jnp.asarray(loaded.train.x))
+    points = extra_points(chosen, loaded)(jax.random.key(0), jnp.asarray(loaded.train.x))
     expected = loaded.standardiser(np.array([[1007.0, 7.0]]))
     np.testing.assert_allclose(points, np.repeat(expected, 4, axis=0), rtol=rounding(1, "float32"))
 

@@ -7,7 +7,8 @@ import pytest
 
 from stein import kernels, train
 from stein.runs import configs
-from stein.runs.build import _functional_prior, _rule_options, assemble, resolved
+from stein.runs.build import assemble, resolved
+from stein.runs.named import functional_prior, rule_options
 
 SMALL = """
 [data]
@@ -145,7 +146,7 @@ def test_centred_logits_change_the_result():
 
 def test_the_frozen_bandwidth_is_that_of_the_last_adapted_step():
     """Two steps of memory; the third set of points is ten times as wide and changes nothing."""
-    kernel = _rule_options(settings('name = "w-svgd"\nfreeze_bandwidth_after = 2'))["kernel"]
+    kernel = rule_options(settings('name = "w-svgd"\nfreeze_bandwidth_after = 2'))["kernel"]
     alive, memory = jnp.ones(3, bool), kernel.memory
     found = []
     for width in (1.0, 2.0, 10.0, 20.0):
@@ -157,7 +158,7 @@ def test_the_frozen_bandwidth_is_that_of_the_last_adapted_step():
 
 def test_the_gaussian_process_is_an_rbf_covariance():
     """Against the score of the same Gaussian written out, with the jitter of a thousandth of its variance."""
-    prior = _functional_prior(settings(GP + "gp_scale = 2.0\ngp_length = 0.5"))
+    prior = functional_prior(settings(GP + "gp_scale = 2.0\ngp_length = 0.5"))
     x = jnp.linspace(-1.0, 1.0, 5)[:, None]
     features = jax.random.normal(jax.random.key(1), (3, 5, 1))
     score = prior(jax.random.key(0), features, jnp.ones(len(features), bool), x, no_draws)
@@ -170,15 +171,15 @@ def test_the_gaussian_process_is_an_rbf_covariance():
 @pytest.mark.parametrize("points", [90, 500])
 def test_the_gaussian_process_survives_float32(points, name):
     """Catches a covariance of a full batch that is singular in float32: NaN from its Cholesky factor."""
-    prior = _functional_prior(resolved(settings(GP.replace("gaussian-process", name)), "gaussian", points), (1,))
+    prior = functional_prior(resolved(settings(GP.replace("gaussian-process", name)), "gaussian", points), (1,))
     x = jnp.linspace(-1.0, 1.0, points, dtype=jnp.float32)[:, None]
     score = prior(jax.random.key(0), jnp.ones((2, points, 1), jnp.float32), jnp.ones(2, bool), x, no_draws)
     assert np.isfinite(np.asarray(score)).all()
 
 
 def test_auto_leaves_the_repulsion_to_the_registry():
-    assert "repulsion" not in _rule_options(settings('name = "fw-svgd"'))
-    assert "repulsion" not in _rule_options(settings('name = "hp-svgd"'))
+    assert "repulsion" not in rule_options(settings('name = "fw-svgd"'))
+    assert "repulsion" not in rule_options(settings('name = "hp-svgd"'))
 
 
 MILE = 'name = "mile"\ndraws = 5\n'

@@ -14,11 +14,12 @@ from stein.data import cells, files
 from stein.likelihoods import Likelihood
 from stein.predictions import ClassPrediction, Prediction
 from stein.runs import configs, dataset, tables
-from stein.runs.build import make_likelihood, make_model, resolved
+from stein.runs.build import resolved
 from stein.runs.calibrated import Calibration, Temperature, applied
 from stein.runs.environment import precision
 from stein.runs.folder import RunFolder
 from stein.runs.kinds import Kind
+from stein.runs.named import make_likelihood, make_model
 from stein.runs.record import Scales, standardiser
 from stein.runs.schema import Config
 from stein.storage import checkpoint, documents, untrusted

@@ -18,7 +18,7 @@ from stein import calibration, data, defaults, ensembles, evaluate, hooks, predi
 from stein.ensembles import State
 from stein.likelihoods import Likelihood
 from stein.predictions import ClassPrediction, Prediction
-from stein.runs import build, choosing, dataset, record, tables
+from stein.runs import build, choosing, dataset, named, record, tables
 from stein.runs.environment import precision
 from stein.runs.kinds import Kind
 from stein.runs.schema import Config, Data, Train
@@ -335,5 +335,5 @@ def _only_the_network(config: Config) -> Config:
 def _network(
     config: Config, kind: Kind, scale: float | None, shape: tuple[int, ...], answers: int, network: Model | None
 ) -> tuple[Model, Likelihood]:
-    likelihood = build.make_likelihood(config, kind, scale)
-    return build.make_model(config, likelihood, shape, answers, network), likelihood
+    likelihood = named.make_likelihood(config, kind, scale)
+    return named.make_model(config, likelihood, shape, answers, network), likelihood
