@@ -114,6 +114,8 @@ def test_outputs_have_the_dtype_of_the_weights(model, inputs, dtype):
         (lambda: models.resnet32(num_classes=0), "num_classes: got 0; must be 1 or more"),
         (lambda: models.resnet32(channels=-1), "channels: got -1"),
         (lambda: models.resnet32(blocks=0), "blocks: got 0"),
+        (lambda: models.resnet32(filters=0), "filters: got 0"),
+        (lambda: models.resnet32(stride=0), "stride: got 0"),
         (lambda: models.with_log_sigma(models.mlp([1, 1]), float("nan")), "initial: got nan; must be finite"),
         (lambda: models.with_log_sigma(models.mlp([1, 1]), targets=0), "targets: got 0; must be 1 or more"),
     ],
@@ -156,9 +158,11 @@ def test_members_that_take_turns_convolve_alike(stride, shared):
 
 
 def test_a_resnet_against_numpy():
-    model = models.resnet32(num_classes=3, channels=2, blocks=2)
+    """A narrow one that begins with every second pixel. Catches widths or strides of another stage, and a shortcut that
+    takes other pixels than the convolution."""
+    model = models.resnet32(num_classes=3, channels=2, blocks=2, filters=4, stride=2)
     weights = random_weights(model)
-    x = normal(1, 2, 5, 6, 2, dtype=jnp.float64)
+    x = normal(1, 2, 9, 12, 2, dtype=jnp.float64)
     blocks = [block for stage in weights.stages for block in (stage.entrance, tree.index(stage.rest, 0))]
 
     h = np.maximum(convolve(np.asarray(x), weights.stem), 0)
@@ -171,6 +175,7 @@ def test_a_resnet_against_numpy():
     expected = h.mean((1, 2)) @ np.asarray(weights.head.weight) + np.asarray(weights.head.bias)
 
     assert [block.first.stride for block in blocks] == [1, 1, 2, 1, 2, 1]
+    assert (weights.stem.stride, weights.head.weight.shape) == (2, (16, 3))
     np.testing.assert_allclose(jax.jit(model.apply)(weights, x), expected, rtol=1e-10)
 
 
