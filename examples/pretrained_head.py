@@ -7,7 +7,8 @@ import jax
 from sklearn.datasets import load_digits
 
 import stein
-from stein import data, likelihoods, models, predict, priors, train
+from stein import data, likelihoods, measurements, models, predict, priors, train
+from stein.targets import Measurement
 
 x, y = load_digits(return_X_y=True)
 x = (x / 16).astype("float32")
@@ -31,3 +32,15 @@ for method, members in [("de", 1), ("de", 20), ("fw-svgd", 20)]:
     state, _ = train.run(algorithm, state, data.Batches(x_new, y_new, size=60, key=jax.random.key(3)), steps=1_000)
     scores = predict.prediction(model, likelihood, state, x_test).scores(y_test)
     print(f"{members:2} heads by {method}: accuracy {scores['accuracy']:.3f}, nll {scores['nll']:.3f}")
+
+points = Measurement("extra", extra=measurements.rows_of(x[old], 20))
+apart = stein.posterior(model, likelihood, prior, num_data=60, measurement=points)
+for method, where, options in [("de", target, {}), ("fw-svgd", target, {}), ("rde", apart, {"space": "probabilities"})]:
+    algorithm = stein.build(method, where, learning_rate=1e-2, **options)
+    state = algorithm.init(jax.random.key(2), 20)
+    state, _ = train.run(algorithm, state, data.Batches(x_new, y_new, size=60, key=jax.random.key(3)), steps=1_000)
+    nll = predict.prediction(model, likelihood, state, x_test).scores(y_test)["nll"]
+    known, other = (
+        predict.prediction(model, likelihood, state, at).mutual_information.mean() for at in (x_test, x[old])
+    )
+    print(f"20 heads by {method}: nll {nll:.3f}, disagreement at 5 to 9 {known:.4f}, at 0 to 4 {other:.4f}")

@@ -50,6 +50,7 @@ start = "model"
 functional_prior = "ssge"
 prior_draws = 50
 prior_points = 10
+compares = "hidden-3"
 measurement = "independent"
 measurement_subset = 5
 extra_points = 3
@@ -121,13 +122,13 @@ def test_every_key_can_be_changed_and_survives_the_dump():
     changed = configs.parse(CHANGED)
     values, defaults = (flat(tomllib.loads(configs.dump(c))) for c in (changed, DEFAULTS))
     same = [name for name in DOTTED if values[name] == defaults[name]]
-    # These would contradict data.file or data.test_file, and others; test_method_keys.py and test_stream_runs.py change
-    # them.
+    # These would contradict data.file or data.test_file, and others; test_method_keys.py, test_features.py and
+    # test_stream_runs.py change them.
     images = ["data.folder", "data.classes", "data.most_test", "data.validate"]
     frozen = ["method.freeze_bandwidth_after", "method.freeze_preconditioner_after"]
     chains = [f"method.{key}" for key in ("draws", "thin", "burn_in", "tuning_steps", "energy_variance")]
     others = [*frozen, *chains, "method.friction", "method.exploration", "method.gp_scale", "method.gp_length"]
-    others += ["method.compares", "method.principal_axes"]
+    others += ["method.principal_axes"]
     others += [f"likelihood.{key}" for key in ("modulation", "degrees", "rate", "center_logits")] + ["optimiser.cycles"]
     roles = [f"data.{key}" for key in ("split_column", "time_column", "group_column", "id_columns", "text_columns")]
     streams = [f"data.{key}" for key in ("stream", "head_rows", "test_rows", "shuffle_rows")]

@@ -114,7 +114,9 @@ def rde(estimator: str | Estimator = "kde", kernel: Kernel = rbf(), space: Space
 
     Cost: two backward passes per particle, one of them at the unlabelled points.
     Limits: not the posterior: the prior pulls all weights, but the repulsion pushes only what the functions show.
-        Repulsion at the data, which can make members underfit, is left to the other rules.
+        For classes compare probabilities or centred logits: a shift of all logits, which no prediction shows and no
+        label holds, would take up the repulsion. Repulsion at the data, which can make members underfit, is left to
+        the other rules.
     Reference: D'Angelo & Fortuin (2021); Steger et al. (2024) for unlabelled points and repulsive last layers.
 
     >>> rule = rde()
