@@ -34,7 +34,7 @@ def limit(members: int, batch: int = 256) -> Side:
 
 def gradients(work: Work) -> Side:
     """The gradient of all members and nothing else, as XLA computes it: no program inside XLA can be faster."""
-    batch, particles = first_batch(work), Steps(method("de", work), work, 1).state.particles
+    batch, particles = work.batches.at(0), Steps(method("de", work), work, 1).state.particles
 
     @jax.jit
     def gradient(particles: Particles) -> Particles:
