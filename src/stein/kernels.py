@@ -383,7 +383,7 @@ def _combine(kernels: tuple[Kernel, ...], parts: Callable[[list[Any]], list[Any]
     def evaluate(x: Particles, alive: Mask, memory: Memory) -> tuple[Gram, Memory]:
         grams, memories = zip(*(k(x, alive, m) for k, m in zip(kernels, memory, strict=True)), strict=True)
         if not all(isinstance(g, Gram) for g in grams):
-            raise ValueError("from_function or pointwise inside a product or sum: combine the kernels inside instead")
+            raise ValueError("from_function or pointwise in a product or sum: combine the functions themselves instead")
         summands = parts(list(grams))
         left = sum((g.left for g in summands[1:]), summands[0].left)
         right = None
