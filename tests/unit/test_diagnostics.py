@@ -88,14 +88,14 @@ def test_every_method_reports_what_it_has(method):
     found = jax.jit(algorithm.diagnose)(state, batch)
     assert all(np.isfinite(value) for value in found.values()), found
     spaces = {name.removeprefix("similarity_") for name in found if name.startswith("similarity_")}
-    if method in ("de", "sgld", "psgld"):
+    if not rules.METHODS[method].kernels:
         expected = set()
     elif method.startswith("h"):
         expected = {"weights", "functions"}
     else:
         expected = {"functions"} if method.startswith("f") or "fwgd" in method else {"weights"}
     assert spaces == expected
-    assert ("force_ratio" in found) == bool(expected)
+    assert ("force_ratio" in found) == bool(expected or rules.METHODS[method].compares)
     assert all(f"bandwidth_{space}" in found and f"row_sum_{space}" in found for space in spaces)
 
 
