@@ -5,7 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -111,7 +111,7 @@ def far_spread(
         nonlocal warned
         if every and moment.step % every and moment.step != moment.last_step:
             return None
-        found = predict.prediction(model, likelihood, moment.state, points)
+        found = cast(RegressionPrediction, predict.prediction(model, likelihood, moment.state, points))
         noise = float(found.aleatoric[: len(used)].mean()) * math.sqrt(len(used) / len(x))
         ratio = float(found.epistemic[len(used) :].sum() / conditional_spread(at_data, far, noise).sum())
         if ratio < narrow and not warned:
