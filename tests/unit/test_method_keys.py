@@ -177,6 +177,21 @@ def test_the_gaussian_process_survives_float32(points, name):
     assert np.isfinite(np.asarray(score)).all()
 
 
+def test_the_prior_for_classes_outweighs_a_label():
+    """At logits of 1,000 it pulls by more than N/B = 31, the most that a label can push: no runaway to 0 and 1.
+
+    Catches the prior of N(0, 1) weights, whose pull there is 0.0008, and one that is estimated from ten draws.
+    """
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(64, 196)), random.integers(0, 10, 64)
+    logits = 1000 * np.eye(10)[y][None]
+    text = SMALL.replace("hidden = [4]", "hidden = [50, 50, 50]")
+    config = configs.parse(text.format(data="classification-2d", method='name = "f-svgd"', likelihood=""))
+    prior = _functional_prior(resolved(config, "categorical", 2000), (196,), "categorical")
+    score = prior(jax.random.key(0), jnp.asarray(logits), jnp.ones(1, bool), jnp.asarray(x), no_draws)
+    assert -np.asarray(score)[0, np.arange(64), y].mean() > 2000 / 64
+
+
 def test_auto_leaves_the_repulsion_to_the_registry():
     assert "repulsion" not in rule_options(settings('name = "fw-svgd"'))
     assert "repulsion" not in rule_options(settings('name = "hp-svgd"'))
