@@ -170,7 +170,7 @@ def test_a_config_that_would_ignore_its_images_is_refused(text, message):
 
 
 CROPPED = """
-data.name = "digits"
+data = {name = "digits", standardise = true}
 model = {name = "resnet32", blocks = 1, filters = 2, stride = 2}
 method = {name = "de", particles = 2, start = "model"}
 train = {steps = 6, batch_size = 16, log_every = 2, crop = 2, flip = true}
@@ -194,7 +194,8 @@ def test_a_config_crops_what_is_learned_and_not_what_is_held_out():
 
 @pytest.mark.long
 def test_a_resumed_run_sees_the_same_crops_and_is_evaluated_on_whole_images(tmp_path):
-    """Catches crops that depend on where a run was stopped, and metrics of cropped test images."""
+    """With standardised pixels. Catches crops that depend on where a run was stopped, metrics of cropped test images,
+    and scales of images that are written but cannot be read again."""
     config = runs.write_config(tmp_path, CROPPED)
     assert runs.here("train", config, "--out", tmp_path / "whole", "--quiet").code == 0
     assert runs.here("train", config, "--out", tmp_path / "more", "--set", "train.steps=2", "--quiet").code == 0

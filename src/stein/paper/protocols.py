@@ -120,7 +120,7 @@ BUDGETS: dict[str, dict[str, dict[str, Any]]] = {
             "data": Data(name="cifar10", most_test=100), "diagnostics": False,
         },
         "laptop": {
-            "particles": 5, "steps": 6000, "batch_size": 16, "annealing_steps": 200, "schedule": "cosine",
+            "particles": 4, "steps": 10_000, "batch_size": 16, "annealing_steps": 300, "schedule": "cosine",
             "seeds": (42,), "evaluations": 5, "data": Data(name="cifar10", most_test=2000, standardise=True),
             "model": Model(name="resnet32", blocks=1, stride=2),
             "note": "ResNet-8 that begins with every second pixel, on standardised pixels, not the paper's ResNet-32",

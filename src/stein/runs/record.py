@@ -4,7 +4,8 @@ Digests are of the numbers and names, not of the bytes of a file: a CSV that was
 """
 
 import hashlib
-from typing import Any
+import math
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -23,18 +24,21 @@ class _Unskewing(msgspec.Struct):
 
 
 class Scales(msgspec.Struct):
-    """A :class:`stein.data.Standardiser` in JSON."""
+    """A :class:`stein.data.Standardiser` in JSON; ``shape`` is that of an image, whose pixels are listed in order."""
 
     mean: list[float]
     scale: list[float]
     unskewing: _Unskewing | None = None
+    shape: list[Annotated[int, msgspec.Meta(ge=1)]] | None = None
 
 
 def scales(of: data.Standardiser | None) -> dict[str, Any] | None:
     """A standardiser as it is written."""
     if of is None:
         return None
-    found: dict[str, Any] = {"mean": of.mean.tolist(), "scale": of.scale.tolist()}
+    found: dict[str, Any] = {"mean": of.mean.ravel().tolist(), "scale": of.scale.ravel().tolist()}
+    if of.mean.ndim > 1:
+        found["shape"] = list(of.mean.shape)
     if of.unskewing is not None:
         found["unskewing"] = {name: values.tolist() for name, values in of.unskewing._asdict().items()}
     return found
@@ -49,7 +53,10 @@ def standardiser(written: Any) -> data.Standardiser:
     numbers = (np.array(found.mean), np.array(found.scale), *(bent or ()))
     if len({len(values) for values in numbers}) > 1:
         raise ValueError("standardiser: its lists have different lengths; the file is damaged")
-    return data.Standardiser(numbers[0], numbers[1], bent)
+    shape = [len(numbers[0])] if found.shape is None else found.shape
+    if math.prod(shape) != len(numbers[0]):
+        raise ValueError(f"standardiser: {len(numbers[0])} numbers do not have the shape {shape}; the file is damaged")
+    return data.Standardiser(numbers[0].reshape(shape), numbers[1].reshape(shape), bent)
 
 
 def facts(table: Table) -> dict[str, Any]:
