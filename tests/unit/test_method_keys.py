@@ -187,7 +187,7 @@ def test_the_prior_for_classes_outweighs_a_label():
     logits = 1000 * np.eye(10)[y][None]
     text = SMALL.replace("hidden = [4]", "hidden = [50, 50, 50]")
     config = configs.parse(text.format(data="classification-2d", method='name = "f-svgd"', likelihood=""))
-    prior = _functional_prior(resolved(config, "categorical", 2000), (196,), "categorical")
+    prior = functional_prior(resolved(config, "categorical", 2000), (196,), "categorical")
     score = prior(jax.random.key(0), jnp.asarray(logits), jnp.ones(1, bool), jnp.asarray(x), no_draws)
     assert -np.asarray(score)[0, np.arange(64), y].mean() > 2000 / 64
 
