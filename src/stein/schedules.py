@@ -82,7 +82,7 @@ def cosine_cycles(initial: float, steps: int, cycles: int = 4) -> Schedule:
 
     Reference: Zhang et al. (2020), "Cyclical stochastic gradient MCMC for Bayesian deep learning".
 
-    >>> float(cosine_cycles(0.5, steps=100, cycles=5)(jnp.asarray(30)))
+    >>> print(f"{cosine_cycles(0.5, steps=100, cycles=5)(jnp.asarray(30)):.2f}")
     0.25
     """
     inputs.positive(initial=initial)

@@ -64,6 +64,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     return folder / "run"
 
 
+@pytest.mark.long
 def test_a_classifier_with_other_points_and_blur(classifier: Path, cache: Path) -> None:
     """The held-out numbers are those of training; the test points in a file of their own are like themselves. Catches
     the wrong part of the data, other points that are not standardised, a blur of standardised pixels, and a JSON of
