@@ -114,11 +114,11 @@ def label_gradients(axes: Float[Array, "d r"] | np.ndarray | None = None) -> Fea
 
     .. math:: a(x) = A^\top \nabla_x f_y(x) \,/\, |\nabla_x f_y(x)|
 
-    where y is the class of the point (for regression :math:`f_y` is the sum of the means) and A are the ``axes``:
-    :func:`principal_axes` of the inputs, or all directions alike.
+    where y is the class of the point (for regression :math:`f_y` is the sum of the means) and A are the ``axes``, those
+    of :func:`principal_axes` of the inputs, or all directions alike.
 
     Reference: Trinh, Heinonen, Acerbi & Kaski (2024), "Input-gradient space particle inference for neural network
-    ensembles".
+        ensembles".
     """
 
     def compare(apply: Callable[[Weights, Array], Array], weights: Weights, x: Array, labels: Array) -> Array:

@@ -14,12 +14,12 @@ the change E of the energy in a step, zero but for the discretisation, measures 
 
    at most 0.8 of a step that ended in numbers that are not finite.
 2. 10 %: the same, and then :math:`L = \sqrt{\sum_j \operatorname{Var} w_j}`.
-3. 10 %: :math:`L = 0.4\, \epsilon\, \operatorname{mean}_j \tau_j` with the autocorrelation times
-   :math:`\tau_j = B \operatorname{Var}(\text{means of } B \text{ steps})/\operatorname{Var} w_j` of ten batches.
+3. 10 %: :math:`L = 0.4\, \epsilon\, \operatorname{mean}_j \tau_j` with autocorrelation times of ten batches,
+   that is :math:`\tau_j = B \operatorname{Var}(\text{means of } B \text{ steps})/\operatorname{Var} w_j`.
    (Published: from the effective sample size of all these steps, which would have to be kept.)
 
 Reference: Robnik et al. (2023), "Microcanonical Hamiltonian Monte Carlo"; Sommer et al. (2025), "Microcanonical
-Langevin ensembles", for the tuning.
+    Langevin ensembles", for the tuning.
 """
 
 from collections.abc import Callable
