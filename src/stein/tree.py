@@ -119,12 +119,19 @@ def _gram(x: Float[Array, "n d"], origin: Float[Array, "1 d"]) -> Float[Array, "
     if devices.number() > 1:
         return devices.products(x - origin)
 
-    def block(first: int | Array, width: int) -> Array:
-        part, middle = (jax.lax.dynamic_slice_in_dim(of, first, width, axis=1) for of in (x, origin))
-        return jnp.matmul(part - middle, (part - middle).T, precision="highest")
+    def product(part: Array, middle: Array) -> Array:
+        # Turned in memory, not only on paper: XLA's product of a matrix with its own transpose takes twice as long.
+        turned = jax.lax.optimization_barrier((part - middle).T)
+        return jnp.matmul(turned.T, turned, precision="highest")
 
     number = x.nbytes // BLOCK + 1
+    if number == 1:
+        return product(x, origin)  # a loop of one round would take longer to compile, and to run
     width = x.shape[1] // number
+
+    def block(first: int | Array, width: int) -> Array:
+        return product(*(jax.lax.dynamic_slice_in_dim(of, first, width, axis=1) for of in (x, origin)))
+
     rest = block(number * width, x.shape[1] - number * width)
     return jax.lax.fori_loop(0, number, lambda i, total: total + block(i * width, width), rest)
 
