@@ -1,8 +1,9 @@
-"""Whether an ensemble on the regression task stays as close to the posterior as it was, and what a user can see of it.
+"""Whether an ensemble on a toy task stays as close to the posterior as it was, and what a user can see of it.
 
-``python benchmarks/lasting.py "fw-SVGD" "student-fWGD"`` trains rows of ``stein reproduce ablation`` for 30,000 steps
-(``--steps``), three times the protocol's, and writes results/lasting/ROW-SEED.json: at every thousandth step the
-distance to the posterior, and ``far_spread``, which needs no posterior. It continues where it was interrupted.
+``python benchmarks/lasting.py "mile" "student-fWGD"`` trains rows of ``stein reproduce ablation`` for 30,000 steps
+(``--steps``), three times the protocol's, and writes results/lasting/ROW-SEED.json (TASK-ROW-SEED.json but for the
+regression): at every thousandth step the distance to the posterior, also of the chains' last states alone if draws are
+kept, and on the regression task ``far_spread``, which needs no posterior. It continues where it was interrupted.
 """
 
 import argparse
@@ -11,10 +12,10 @@ from pathlib import Path
 
 import jax
 
-from stein import data, hooks, train
-from stein.ensembles import build
+from stein import hooks, predict, train
+from stein.ensembles import build, members
 from stein.paper import reference, toys
-from stein.paper.toy_figures import cell_path, judge
+from stein.paper.toy_figures import batches_of, cell_path, judge
 from stein.paper.variants import Variant, variants
 from stein.storage import checkpoint, durable
 
@@ -35,18 +36,23 @@ def follow(task: toys.Task, variant: Variant, seed: int, steps: int, path: Path,
 
     def measure(moment: train.Moment) -> None:
         if moment.step % EVERY == 0:
-            numbers[str(moment.step)] = judge(task, task.predict(moment.state.particles), posterior) | moment.metrics
-            said = {"command": f"python benchmarks/lasting.py {variant.label!r}", "seed": seed, "steps": numbers}
+            distances = judge(task, task.predict(predict.living(*members(moment.state))), posterior)
+            if moment.state.draws:
+                last = predict.living(moment.state.particles, moment.state.alive)
+                distances |= {f"last_{name}": far for name, far in judge(task, task.predict(last), posterior).items()}
+            numbers[str(moment.step)] = distances | moment.metrics
+            command = f"python benchmarks/lasting.py {variant.label!r} --task {task.name}"
+            said = {"command": command, "seed": seed, "steps": numbers}
             durable.replace(path, (json.dumps(said, indent=1) + "\n").encode())
             print(
                 variant.label, moment.step, {k: round(v, 3) for k, v in numbers[str(moment.step)].items()}, flush=True
             )
 
-    watch = hooks.far_spread(task.model, task.likelihood, target, task.x, every=EVERY, warn=print)
-    saver = hooks.Checkpoints(checkpoints, every=EVERY, keep=2)
-    batches = data.Batches(task.x, task.y, task.batch_size, key_batches)
+    every = [measure, hooks.Checkpoints(checkpoints, every=EVERY, keep=2)]
+    if not task.has_classes:
+        every.insert(0, hooks.far_spread(task.model, task.likelihood, target, task.x, every=EVERY, warn=print))
     if step < steps:
-        train.run(algorithm, state, batches, steps - step, chunk=250, hooks=[watch, measure, saver])
+        train.run(algorithm, state, batches_of(task, variant, key_batches), steps - step, chunk=250, hooks=every)
 
 
 def main() -> None:
@@ -54,11 +60,13 @@ def main() -> None:
     parser.add_argument("rows", nargs="+")
     parser.add_argument("--steps", type=int, default=30_000)
     parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--task", choices=toys.TASKS, default="regression")
     chosen = parser.parse_args()
-    task = toys.regression()
+    task = toys.TASKS[chosen.task]()
     known = {variant.label: variant for variant in variants("ablation", "paper", task)}
     for label in chosen.rows:
         name = cell_path(Path(), "", label, chosen.seed).stem
+        name = f"{task.name}-{name}" if task.has_classes else name
         path = Path("results/lasting") / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         follow(task, known[label], chosen.seed, chosen.steps, path, Path("build/lasting") / name)

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from stein import data, predict, train
+from stein import data, methods, predict, train
 from stein.datasets.fetch import Progress
 from stein.ensembles import build, members
 from stein.paper import reference, toys
@@ -27,7 +27,7 @@ from stein.paper.variants import SIZES, Size, Variant, variants
 from stein.report import plots
 from stein.runs.launchers import Launcher, make_all
 from stein.storage import durable
-from stein.types import Particles
+from stein.types import Key, Particles
 
 
 def run_cell(
@@ -36,7 +36,7 @@ def run_cell(
     """Train one ensemble on a task; returns its members' predictions at the task's points."""
     key_start, key_batches = jax.random.split(jax.random.key(seed))
     n, steps = max(2, round(task.particles * size.particles)), steps_of(task, variant, size)
-    batches = data.Batches(task.x, task.y, task.batch_size, key_batches)
+    batches = batches_of(task, variant, key_batches)
     annealed = {"anneal": task.anneal}
     hooks = tuple(hooks)
 
@@ -51,6 +51,12 @@ def run_cell(
         return task.predict(trained(variant.method, annealed | usual | dict(variant.options)))
     weights = trained(variant.first, annealed | usual)
     return task.predict(trained(variant.method, usual | dict(variant.options), weights))  # samples the whole posterior
+
+
+def batches_of(task: Task, variant: Variant, key: Key) -> data.Batches:
+    """The minibatches of the protocol, or all data at once for chains that need them."""
+    whole = methods.lookup(variant.method).dynamics == "microcanonical"
+    return data.Batches(task.x, task.y, None if whole else task.batch_size, key)
 
 
 def steps_of(task: Task, variant: Variant, size: Size) -> int:
