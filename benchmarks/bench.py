@@ -66,15 +66,15 @@ def measure(name: str, machine: dict) -> bool:
     """One measurement into the files; whether all of its limits hold. One that breaks leaves its old rows."""
     began = time.perf_counter()
     try:
-        rows = MEASUREMENTS[name]()
+        rows = [row | {"machine": machine} for row in MEASUREMENTS[name]()]
     except Exception:
         traceback.print_exc()
         print(f"{name}: not measured", file=sys.stderr)
         return False
     results = HERE / "results.json"
     merged = harness.merge(harness.load(results), rows, MEASUREMENTS)
-    harness.save(results, machine, merged)
-    (HERE / "results.md").write_text(table.page(machine, merged))
+    harness.save(results, merged)
+    (HERE / "results.md").write_text(table.page(merged))
     for r in rows:
         limit = "" if r["limit"] is None else f"limit {r['limit']:5.3g}"
         print(f"{r['row']:64} {r['ratio']:8.3f}  {limit:12} {table.verdict(r).strip('*')}")

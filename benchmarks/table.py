@@ -1,5 +1,7 @@
 """results.json as a page: every row with its milliseconds, ratio, limit and verdict, and where a peer is faster."""
 
+from harness import measurement
+
 HEAD = """<!-- written by `make bench`; do not edit -->
 # Measured speed
 
@@ -9,13 +11,18 @@ quartiles; times are medians. `docs/performance.md` explains the rows.
 """
 
 
-def page(environment: dict, rows: list[dict]) -> str:
-    parts = [HEAD, _machine(environment), _table(rows), _slower(rows), *map(_curve, rows), _notes(rows)]
+def page(rows: list[dict]) -> str:
+    parts = [HEAD, _machines(rows), _table(rows), _slower(rows), *map(_curve, rows), _notes(rows)]
     return "\n".join(part for part in parts if part)
 
 
-def _machine(environment: dict) -> str:
-    return "; ".join(f"{name} {value}" for name, value in environment.items()) + "\n"
+def _machines(rows: list[dict]) -> str:
+    """Which measurements are of which machine: milliseconds of two machines say nothing about each other."""
+    measured: dict[str, dict[str, None]] = {}
+    for r in rows:
+        words = "; ".join(f"{name} {value}" for name, value in r["machine"].items())
+        measured.setdefault(words, {})[measurement(r["row"])] = None
+    return "\n".join(f"- {words}: {', '.join(names)}" for words, names in measured.items()) + "\n"
 
 
 def _table(rows: list[dict]) -> str:

@@ -57,10 +57,10 @@ def test_merge_replaces_a_measurement_and_keeps_the_others(bench, tmp_path):
         return [row["row"] for row in harness.load(path)]
 
     assert harness.load(path) == []
-    harness.save(path, {}, harness.merge([], rows("P10 a", "P1 old name", "P3 no more"), [*known, "P3"]))
-    harness.save(path, {}, harness.merge(harness.load(path), rows("P2 b", "P1 new name"), known))
+    harness.save(path, harness.merge([], rows("P10 a", "P1 old name", "P3 no more"), [*known, "P3"]))
+    harness.save(path, harness.merge(harness.load(path), rows("P2 b", "P1 new name"), known))
     assert names() == ["P1 new name", "P2 b", "P10 a"]  # P10 is not P1; what is measured no more is gone
-    assert set(json.loads(path.read_text())) == {"command", "environment", "rows"}
+    assert set(json.loads(path.read_text())) == {"command", "rows"}
 
 
 def test_the_page_says_where_a_peer_is_faster(bench):
@@ -71,7 +71,9 @@ def test_the_page_says_where_a_peer_is_faster(bench):
         harness.row("P6 memory", "M", 9e8, 1e8, 8.0, "bytes", note="why"),
         harness.row("P10 growth", "M", 0.2, 0.1, None, curve=[{"n": 5, "ms": 1.25}]),
     ]
-    page = table.page({"jax": "1", "CPU": "some"}, rows)
+    machines = [{"CPU": "new"}, {"CPU": "old"}, {"CPU": "new"}, {"CPU": "old"}]
+    page = table.page([row | {"machine": machine} for row, machine in zip(rows, machines, strict=True)])
+    assert "- CPU new: P1, P6\n- CPU old: P5, P10\n" in page
     assert "| P1 step | 80 ms a step | 60 ms a step | 1.33 |  | 1 | **fails** |" in page
     assert "| P6 memory | 900 MB | 100 MB | 9 |  | 8 | **fails** |" in page
     assert re.findall(r"^- (.*) takes", page, re.MULTILINE) == ["P1 step: torch"]
@@ -82,4 +84,4 @@ def test_the_page_says_where_a_peer_is_faster(bench):
 def test_the_committed_page_is_that_of_the_committed_numbers(bench):
     _, table = bench
     stored = json.loads((BENCHMARKS / "results.json").read_text())
-    assert (BENCHMARKS / "results.md").read_text() == table.page(stored["environment"], stored["rows"])
+    assert (BENCHMARKS / "results.md").read_text() == table.page(stored["rows"])
