@@ -1,6 +1,7 @@
 """The image tables: what the paper says about their rows, written down a second time."""
 
 import itertools
+import json
 import pickle
 from functools import partial
 
@@ -10,6 +11,7 @@ import pytest
 from stein import datasets
 from stein.paper import image_tables, protocols
 from stein.runs import configs, launchers
+from stein.storage import documents
 
 SLOW, FAST = 2.5e-3, 5e-3
 # Name of the row, label of the published table, learning rate and annealing on FashionMNIST, then on CIFAR-10.
@@ -177,3 +179,24 @@ def test_a_cell_can_be_sent_to_another_process(tmp_path):
     cell = image_tables.Cell("digits", "smoke", protocols.FASHION[0], 42)
     work, sent = pickle.loads(pickle.dumps((partial(image_tables.make_cell, tmp_path), cell)))  # noqa: S301
     assert (work.func, work.args, sent) == (image_tables.make_cell, (tmp_path,), cell)
+
+
+def test_a_table_keeps_the_entries_whose_runs_are_gone(tmp_path):
+    """Catches a second seed, or a second machine, that erases the first; and one row made of two settings."""
+
+    def entry(label, seed):
+        return {"label": label, "stochastic": False, "seed": seed}
+
+    documents.write_text(tmp_path / "table.json", json.dumps([entry("DE", 41), entry("DE", 42), entry("f-SVGD", 42)]))
+    settings = {"train": {"seed": 42, "steps": 10}, "method": {"functional_prior": "ssge"}}
+    documents.write_text(tmp_path / "about.json", json.dumps({"configs": {"de": settings, "f-svgd": settings}}))
+    names = {("DE", False): "de", ("f-SVGD", False): "f-svgd"}
+    now = {"train": {"seed": 43, "steps": 10, "new": 0}, "method": {"functional_prior": "ssge"}}
+
+    def kept(used, begun):
+        return image_tables._kept(tmp_path, names, used, begun)[1]
+
+    assert kept({"de": now}, {("de", 42), ("de", 43)}) == [entry("DE", 41), entry("f-SVGD", 42)]
+    other = now | {"method": {"functional_prior": "infinite-width"}}
+    assert kept({"f-svgd": other}, {("f-svgd", 43)}) == [entry("DE", 41), entry("DE", 42)]
+    assert image_tables._kept(tmp_path / "new", names, {}, set()) == ({}, [])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -75,6 +76,10 @@ def test_words_about_differences(tmp_path, monkeypatch):
     assert "| yacht | random forest | +0.200 ± 0.000 | worse | 1.000 |" in table
     assert "| yacht | RMSE | 0.800 | 0.65 | missed |" in table
     assert "| yacht | NLL | " in table
+    shutil.rmtree(tmp_path / "cells")  # as in a new checkout, which has the table alone
+    uci._restore(tmp_path)
+    uci.write(tmp_path, "stein reproduce uci")
+    assert (tmp_path / "table.md").read_text() == table
 
 
 def test_coverage_is_judged_by_its_law():

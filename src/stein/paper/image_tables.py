@@ -3,7 +3,7 @@
 ::
 
     cells/h-svgd-l-42/    a run directory, with evaluation.json and curves.json; not for committing
-    table.json            a list with one entry per row and seed
+    table.json            a list with one entry per row and seed; entries whose runs are gone stay
     table.md, table.tex   means and standard errors beside the paper's
     calibration.md, corruption.md
     about.json            the command, the config of every row, the training times
@@ -95,12 +95,24 @@ def make_cell(folder: Path, cell: Cell, show: bool = False) -> None:
 
 
 def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
-    """Write tables and figures of the finished cells, and learning curves of those that have begun."""
+    """Write tables and figures of the finished cells, and learning curves of those that have begun.
+
+    Entries of the folder's table whose runs are gone stay in the tables, and are named in ``kept`` of about.json. Figures
+    need the runs: while there are such entries, they are those of the table before.
+    """
     begun = [cell for cell in wanted if RunFolder(cell.place(folder)).config.exists()]
     if not begun:
         return
     finished = [cell for cell in begun if RunFolder(cell.place(folder)).evaluation.exists()]
-    found = [_row(folder, cell) for cell in finished]
+    used = {
+        cell.row.name: msgspec.to_builtins(configs.load_run(RunFolder(cell.place(folder)).config))
+        for cell in {cell.row: cell for cell in begun}.values()
+    }
+    rows = protocols.protocol(wanted[0].table, wanted[0].preset).rows
+    names = {(row.label, row.stochastic): row.name for row in rows}
+    before, kept = _kept(folder, names, used, {(cell.row.name, cell.seed) for cell in begun})
+    found = [_row(folder, cell) for cell in finished] + kept
+    found.sort(key=lambda row: (row["seed"], list(names).index((row["label"], row["stochastic"]))))
     learned = {cell: _learned(folder, cell) for cell in begun}
     documents.write_text(folder / "table.json", json.dumps(found, indent=1))
     if found:
@@ -116,13 +128,36 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
         "unfinished": {
             cell.place(folder).name: _so_far(folder, cell, learned[cell]) for cell in begun if cell not in finished
         },
-        "configs": {
-            cell.row.name: msgspec.to_builtins(configs.load_run(RunFolder(cell.place(folder)).config))
-            for cell in {cell.row: cell for cell in begun}.values()
-        },
+        "kept": [f"{names[row['label'], row['stochastic']]}-{row['seed']}" for row in kept],
+        "configs": before | used,
     }
     documents.write_text(folder / "about.json", json.dumps(about, indent=1))
-    draw(folder, learned, finished)
+    if not kept:
+        draw(folder, learned, finished)
+
+
+def _kept(
+    folder: Path, names: dict[tuple[str, bool], str], used: dict[str, Any], begun: set[tuple[str, int]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Configs and entries of the table before that are not of the ``begun`` runs: other seeds, or other machines.
+
+    Entries with other settings than ``used`` has for their row now are not kept: they would not be the same row.
+    """
+    table, about = folder / "table.json", folder / "about.json"
+    if not (table.exists() and about.exists()):
+        return {}, []
+    configs_before = documents.read_json(about)["configs"]
+    same = {name: config for name, config in configs_before.items() if _agree(config, used.get(name, config))}
+    entries = [(names.get((row["label"], row["stochastic"])), row) for row in documents.read_json(table)]
+    return same, [row for name, row in entries if name in same and (name, row["seed"]) not in begun]
+
+
+def _agree(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether two configs are one but for the seed. Keys that configs did not have yet have their defaults now."""
+    return all(
+        _agree(value, now.get(key, {})) if isinstance(value, dict) else key == "seed" or now.get(key) == value
+        for key, value in before.items()
+    )
 
 
 def _learned(folder: Path, cell: Cell) -> list[dict[str, Any]]:

@@ -96,7 +96,7 @@ def make(folder: Path, rows: Sequence[str], launcher: Launcher, begin: Progress)
     cells = launcher.share([Cell(row, name) for row in rows or ROWS for name in SETS])
     for name in SETS:  # before anything is trained: data that are not there fail at once
         datasets.load_uci(name, 0)
-    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    _restore(folder)
     tick = begin(f"{len(cells)} rows of {SPLITS} splits", SPLITS * len(cells))
 
     def watch() -> None:
@@ -104,6 +104,18 @@ def make(folder: Path, rows: Sequence[str], launcher: Launcher, begin: Progress)
 
     missing = [cell for cell in cells if len(_read(cell.place(folder))) < SPLITS]
     make_all(launcher, partial(compute, folder), missing, watch)
+
+
+def _restore(folder: Path) -> None:
+    """Cells of the table that is there, where their files are gone: a row can be added on another machine."""
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    table = folder / "table.json"
+    splits = documents.read_json(table)["splits"] if table.exists() else {}
+    for name, rows in splits.items():
+        for row, lines in rows.items():
+            place = Cell(row, name).place(folder)
+            if not place.exists():
+                place.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def compute(folder: Path, cell: Cell) -> None:
