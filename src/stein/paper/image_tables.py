@@ -97,8 +97,8 @@ def make_cell(folder: Path, cell: Cell, show: bool = False) -> None:
 def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
     """Write tables and figures of the finished cells, and learning curves of those that have begun.
 
-    Entries of the folder's table whose runs are gone stay in the tables, and are named in ``kept`` of about.json. Figures
-    need the runs: while there are such entries, they are those of the table before.
+    Entries of the folder's table whose runs are gone stay in the tables, and are named in ``kept`` of about.json.
+    Figures need the runs: while there are such entries, they are those of the table before.
     """
     begun = [cell for cell in wanted if RunFolder(cell.place(folder)).config.exists()]
     if not begun:
@@ -148,7 +148,7 @@ def _kept(
         return {}, []
     configs_before = documents.read_json(about)["configs"]
     same = {name: config for name, config in configs_before.items() if _agree(config, used.get(name, config))}
-    entries = [(names.get((row["label"], row["stochastic"])), row) for row in documents.read_json(table)]
+    entries = [(names.get((row["label"], row["stochastic"])), row) for row in json.loads(table.read_bytes())]
     return same, [row for name, row in entries if name in same and (name, row["seed"]) not in begun]
 
 
