@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from jaxtyping import Array, Float
-from scipy.special import log_softmax
 
 from stein import inputs, predictions, versions
 from stein.predictions import NORMAL, ClassPrediction, Family, Prediction, RegressionPrediction
@@ -254,7 +254,7 @@ def categorical(center_logits: bool = False) -> Likelihood:
         return p * (u - jnp.sum(p * u, axis=1, keepdims=True))
 
     def predictive(outputs: np.ndarray) -> Prediction:
-        return ClassPrediction(log_softmax(np.asarray(outputs, float), axis=2))
+        return ClassPrediction(scipy.special.log_softmax(np.asarray(outputs, float), axis=2))
 
     def check(outputs: int, y: np.ndarray) -> None:
         if not np.issubdtype(y.dtype, np.integer):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from jaxtyping import Bool, Float, Int
-from scipy.special import gammaln, ndtr, pdtr, stdtr, xlogy
 
 from stein.metrics import classification, regression, uncertainty
 
@@ -42,14 +42,14 @@ def _standard(means: Members, sigmas: Members, y: Targets) -> Members:
 
 NORMAL = Family(
     regression.log_density,
-    cdf=lambda means, sigmas, y: ndtr(_standard(means, sigmas, y)),
+    cdf=lambda means, sigmas, y: scipy.special.ndtr(_standard(means, sigmas, y)),
     deviation=1.0,
     draw=lambda random, means, sigmas: means + sigmas * random.normal(size=means.shape),
 )
 
 POISSON = Family(
-    lambda means, sigmas, y: (xlogy(y, means) - means - gammaln(y + 1)).sum(axis=2),
-    cdf=lambda means, sigmas, y: np.where(y < 0, 0.0, pdtr(np.floor(np.maximum(y, 0)), means)),
+    lambda means, sigmas, y: (scipy.special.xlogy(y, means) - means - scipy.special.gammaln(y + 1)).sum(axis=2),
+    cdf=lambda means, sigmas, y: np.where(y < 0, 0.0, scipy.special.pdtr(np.floor(np.maximum(y, 0)), means)),
     deviation=1.0,
     draw=lambda random, means, sigmas: random.poisson(means).astype(float),
     counts=True,
@@ -61,7 +61,9 @@ def student_t(degrees: float) -> Family:
     """Student's t distribution around the mean; :math:`\\sigma` is its scale, not its standard deviation."""
     if not degrees > 2:
         raise ValueError(f"degrees = {degrees}: must be above 2; with fewer the variance is infinite")
-    constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - 0.5 * np.log(degrees * np.pi)
+    constant = (
+        scipy.special.gammaln((degrees + 1) / 2) - scipy.special.gammaln(degrees / 2) - 0.5 * np.log(degrees * np.pi)
+    )
 
     def log_density(means: Members, sigmas: Members, y: Targets) -> Float[np.ndarray, "n b"]:
         power = 0.5 * (degrees + 1) * np.log1p(_standard(means, sigmas, y) ** 2 / degrees)
@@ -69,7 +71,7 @@ def student_t(degrees: float) -> Family:
 
     return Family(
         log_density,
-        cdf=lambda means, sigmas, y: stdtr(degrees, _standard(means, sigmas, y)),
+        cdf=lambda means, sigmas, y: scipy.special.stdtr(degrees, _standard(means, sigmas, y)),
         deviation=float(np.sqrt(degrees / (degrees - 2))),
         draw=lambda random, means, sigmas: means + sigmas * random.standard_t(degrees, size=means.shape),
     )

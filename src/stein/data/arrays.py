@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import boxcox1p, inv_boxcox1p
+import scipy  # its parts are loaded when they are first used
 
 MOST_ROWS = 10_000
 """Rows from which the power of a column is found."""
@@ -54,7 +54,10 @@ class Unskewing(NamedTuple):
 
     def undo(self, u: np.ndarray) -> np.ndarray:
         bent = u * self.scale + self.mean
-        right, left = inv_boxcox1p(np.maximum(bent, 0), self.power), inv_boxcox1p(np.maximum(-bent, 0), 2 - self.power)
+        right, left = (
+            scipy.special.inv_boxcox1p(np.maximum(bent, 0), self.power),
+            scipy.special.inv_boxcox1p(np.maximum(-bent, 0), 2 - self.power),
+        )
         return np.where(bent >= 0, right, -left)
 
 
@@ -104,7 +107,9 @@ def _moments(x: np.ndarray, weights: np.ndarray | None) -> tuple[Any, Any]:
 
 
 def _bent(z: np.ndarray, power: np.ndarray | float) -> np.ndarray:
-    return np.where(z >= 0, boxcox1p(np.maximum(z, 0), power), -boxcox1p(np.maximum(-z, 0), 2 - power))
+    return np.where(
+        z >= 0, scipy.special.boxcox1p(np.maximum(z, 0), power), -scipy.special.boxcox1p(np.maximum(-z, 0), 2 - power)
+    )
 
 
 def _power(z: np.ndarray, weights: np.ndarray | None) -> float:

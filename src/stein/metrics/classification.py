@@ -5,8 +5,8 @@ a member is certain; ``mean`` is the mean over members, the ensemble's predictio
 """
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from jaxtyping import Bool, Float, Int
-from scipy.special import log_softmax, logsumexp
 
 from stein.inputs import shaped
 
@@ -39,7 +39,9 @@ def tempered(log_probabilities: Probabilities, temperature: float) -> Float[np.n
     """
     if temperature == 1:
         return log_probabilities
-    return log_softmax(logsumexp(log_probabilities.astype(float), axis=0, keepdims=True) / temperature, axis=2)
+    return scipy.special.log_softmax(
+        scipy.special.logsumexp(log_probabilities.astype(float), axis=0, keepdims=True) / temperature, axis=2
+    )
 
 
 @shaped
@@ -53,7 +55,7 @@ def right(mean: Mean, y: Labels) -> Bool[np.ndarray, " b"]:
 def nll(log_probabilities: Probabilities, y: Labels) -> float:
     r"""Negative log-likelihood, :math:`-\frac1b \sum_b \log \bar p_b(y_b)`: the proper score, 0 is best."""
     truth = _of_truth(log_probabilities, y)
-    return float(np.log(len(truth)) - logsumexp(truth, axis=0).mean())
+    return float(np.log(len(truth)) - scipy.special.logsumexp(truth, axis=0).mean())
 
 
 @shaped
@@ -64,7 +66,7 @@ def nll_paper(log_probabilities: Probabilities, y: Labels) -> float:
     hardly changes it.
     """
     truth = _of_truth(log_probabilities, y)
-    return float(np.log(truth.size) - logsumexp(truth))
+    return float(np.log(truth.size) - scipy.special.logsumexp(truth))
 
 
 @shaped

@@ -4,8 +4,8 @@ Entropies are over log C, so that 1 is a uniform prediction.
 """
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from jaxtyping import Float
-from scipy.special import kl_div, xlog1py, xlogy
 
 from stein.inputs import shaped
 
@@ -23,7 +23,8 @@ def entropy(mean: Float[np.ndarray, "b c"]) -> Points:
     p = np.sort(_sum_to_one("mean", mean), axis=1)
     others = p[:, :-1]
     rest = np.minimum(others.sum(axis=1), 1)
-    return -(xlogy(others, others).sum(axis=1) + xlog1py(1 - rest, -rest)) / np.log(p.shape[1])
+    negative = scipy.special.xlogy(others, others).sum(axis=1) + scipy.special.xlog1py(1 - rest, -rest)
+    return -negative / np.log(p.shape[1])
 
 
 @shaped
@@ -50,7 +51,7 @@ def mutual_information(probabilities: Probabilities) -> Points:
     """
     p = _sum_to_one("probabilities", probabilities)
     mean = p[0] + (p - p[0]).mean(axis=0)
-    return kl_div(p, mean[None]).sum(axis=2).mean(axis=0) / np.log(p.shape[2])
+    return scipy.special.kl_div(p, mean[None]).sum(axis=2).mean(axis=0) / np.log(p.shape[2])
 
 
 def _variance(probabilities: Probabilities) -> Float[np.ndarray, "b c"]:
