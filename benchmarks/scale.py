@@ -60,7 +60,7 @@ def measured(over: int) -> tuple[Cost, int]:
     algorithm = ensemble(target, rules.w_svgd(), optax.adam(1e-3))
     like = jax.eval_shape(lambda key: algorithm.init(key, MEMBERS), jax.random.key(0))
     spread = sharding.Spread(sharding.mesh(jax.devices()[:over]), like)
-    step = train._advance.lower(spread.algorithm(algorithm).step, spread.shapes(like), None, None, 1).compile()
+    step = train._jitted_advance().lower(spread.algorithm(algorithm).step, spread.shapes(like), None, None, 1).compile()
     found = collectives.sent(step.as_text())
     used = step.memory_analysis()
     held = used.argument_size_in_bytes + used.output_size_in_bytes + used.temp_size_in_bytes

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stein import inputs, processes
+from stein import compiler, inputs, processes
 from stein.batches import Batches
 from stein.ensembles import Algorithm, Info, State
 from stein.types import Batch, Key
@@ -59,12 +59,14 @@ def begin(algorithm: Algorithm, key: Key, num_particles: int, weights: Any = Non
     Random numbers for every leaf take ten seconds to compile with all optimisations, and are needed once: so they are
     compiled without.
     """
-    return _begun(algorithm.init, key, num_particles, weights)
+    return _jitted_begun()(algorithm.init, key, num_particles, weights)
 
 
-@partial(jax.jit, static_argnums=(0, 2), compiler_options={"xla_backend_optimization_level": 0})
 def _begun(init: Callable[..., State], key: Key, num_particles: int, weights: Any) -> State:
     return init(key, num_particles, weights)
+
+
+_jitted_begun = compiler.jit(_begun, compiler.ONCE, static_argnums=(0, 2))
 
 
 def run(
@@ -170,7 +172,7 @@ def _advancer(
             algorithm.target.check(batches.x, batches.y)
 
         def scan(state: State, step: int, length: int) -> tuple[State, Info]:
-            return _advance(algorithm.step, state, *operands(batches, step, length), length)
+            return _jitted_advance()(algorithm.step, state, *operands(batches, step, length), length)
 
         return scan
     if hasattr(batches, "batch_at"):
@@ -183,7 +185,7 @@ def _advancer(
             infos = []
             while length:
                 block = next(blocks)
-                state, info = _advance(algorithm.step, state, None, block, len(block.x))
+                state, info = _jitted_advance()(algorithm.step, state, None, block, len(block.x))
                 infos.append(info)
                 length -= len(block.x)
             return state, jax.tree.map(lambda *values: jnp.concatenate(values), *infos)
@@ -295,7 +297,7 @@ def compiled(algorithm: Algorithm, state: State, batches: Batches | None, rows: 
     XLA's own account of it. Shapes are enough for ``state``: nothing is allocated.
     """
     length = len(jax.tree.leaves(rows)[0]) if jax.tree.leaves(rows) else 1
-    return _advance.lower(algorithm.step, state, batches, rows, length).compile()
+    return _jitted_advance().lower(algorithm.step, state, batches, rows, length).compile()
 
 
 @partial(jax.jit, static_argnums=0)
@@ -303,7 +305,6 @@ def _advance_one(step: Callable, state: State, batch: Batch) -> tuple[State, Inf
     return step(state, batch)
 
 
-@partial(jax.jit, static_argnums=(0, 4))
 def _advance(step: Callable, state: State, batches: Batches | None, rows: Any, length: int) -> tuple[State, Info]:
     """``length`` steps in one scan; compiled once per algorithm, data shapes and length."""
 
@@ -311,6 +312,9 @@ def _advance(step: Callable, state: State, batches: Batches | None, rows: Any, l
         return step(state, rows if batches is None else batches.take(rows))
 
     return jax.lax.scan(one, state, rows, length=length)
+
+
+_jitted_advance = compiler.jit(_advance, compiler.OFTEN, static_argnums=(0, 4))
 
 
 def _summary(info: Info) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def program(over):
     algo = algorithm()
     like = jax.eval_shape(lambda key: algo.init(key, N), jax.random.key(0))
     spread = sharding.Spread(sharding.mesh(jax.devices()[:over]), like)
-    return train._advance.lower(spread.algorithm(algo).step, spread.shapes(like), None, None, 1).compile()
+    return train._jitted_advance().lower(spread.algorithm(algo).step, spread.shapes(like), None, None, 1).compile()
 
 
 def test_bytes_between_devices():

@@ -323,9 +323,9 @@ def test_two_thousand_steps_leak_nothing(tmp_path):
             measure,
             steps=2000,
         )
-    before = train._advance._cache_size()
+    before = train._jitted_advance()._cache_size()
     run(steps=100)
-    assert train._advance._cache_size() == before
+    assert train._jitted_advance()._cache_size() == before
     memory, files, threads = zip(*marks[1:], strict=True)
     assert memory[-1] < 1.01 * memory[0], memory
     assert len(set(files)) == 1

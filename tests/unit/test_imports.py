@@ -25,7 +25,7 @@ ROWS = """
 4  predictions scores data
 3  kernels priors models batches measurements features draws metrics tables
 2  tree
-1  types schedules devices processes
+1  types schedules devices processes compiler
 0  inputs versions methods storage defaults
 """
 # The rooms of `runs`, likewise.

@@ -209,9 +209,9 @@ def test_seeds(regressor):
 def test_a_second_fit_compiles_nothing(regressor):
     """Other data of the same shape. Catches data that are constants of the compiled program."""
     clone(regressor).fit(X, Y)  # what the fixture compiled may be forgotten by now
-    before = train._advance._cache_size()
+    before = train._jitted_advance()._cache_size()
     other = clone(regressor).set_params(random_state=5).fit(X * 2, Y + 3)
-    assert train._advance._cache_size() == before
+    assert train._jitted_advance()._cache_size() == before
     assert other.score(X * 2, Y + 3) > 0.9
 
 
@@ -266,7 +266,7 @@ def test_an_interrupt_keeps_what_was_learned(monkeypatch, calibration):
 @pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_before_the_first_step_is_one(monkeypatch):
     """Catches an estimator that looks fitted and knows nothing."""
-    monkeypatch.setattr(train, "_advance", lambda *arguments: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(train, "_jitted_advance", lambda: signal.raise_signal(signal.SIGINT))
     for calibration in (None, "auto"):
         nothing = SteinRegressor(**FEW | {"calibration": calibration})
         with pytest.raises(KeyboardInterrupt, match="interrupted before anything was learned"):

@@ -106,6 +106,6 @@ def test_training_again_does_not_compile_again():
     algo = build("de", TARGET)
     batches = data.Batches(X, Y, 32, jax.random.key(1))
     state, _ = train.run(algo, algo.init(jax.random.key(0), 2), batches, 4, chunk=2)
-    before = train._advance._cache_size()
+    before = train._jitted_advance()._cache_size()
     train.run(algo, state, data.Batches(X + 1, Y, 32, jax.random.key(2)), 6, chunk=2)
-    assert train._advance._cache_size() == before
+    assert train._jitted_advance()._cache_size() == before

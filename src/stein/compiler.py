@@ -1,0 +1,41 @@
+"""What XLA is told about a program, so that a first step comes soon."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+Options = dict[str, bool | int]
+
+ONCE: Options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+"""For a program that runs once: as little as possible is optimised."""
+
+# XLA cuts a program into 32 parts and compiles them in parallel. On a laptop so many cost more than they gain.
+OFTEN: Options = {"xla_cpu_parallel_codegen_split_count": 8}
+"""For a program that runs often: all optimisations. The parts do not change its results."""
+
+
+def jit(function: Callable, options: Options, **settings: Any) -> Callable[[], Any]:
+    """``jax.jit`` with compiler options, made when it is first asked for: only the compiler knows which it takes.
+
+    Options come and go with its releases. One that it does not know would be an error, and is left out.
+    """
+
+    @functools.cache
+    def jitted() -> Any:
+        known = {name: value for name, value in options.items() if _known(name, value)}
+        return jax.jit(function, compiler_options=known, **settings)
+
+    return jitted
+
+
+@functools.cache
+def _known(name: str, value: bool | int) -> bool:
+    try:
+        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "No such compile option" in str(error):
+            return False
+        raise
+    return True
