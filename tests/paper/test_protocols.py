@@ -188,10 +188,10 @@ def test_a_table_keeps_the_entries_whose_runs_are_gone(tmp_path):
         return {"label": label, "stochastic": False, "seed": seed}
 
     documents.write_text(tmp_path / "table.json", json.dumps([entry("DE", 41), entry("DE", 42), entry("f-SVGD", 42)]))
-    settings = {"train": {"seed": 42, "steps": 10}, "method": {"functional_prior": "ssge"}}
+    settings = {"train": {"seed": 42, "steps": 10}, "method": {"functional_prior": "ssge"}, "data": {"seed": 42}}
     documents.write_text(tmp_path / "about.json", json.dumps({"configs": {"de": settings, "f-svgd": settings}}))
     names = {("DE", False): "de", ("f-SVGD", False): "f-svgd"}
-    now = {"train": {"seed": 43, "steps": 10, "new": 0}, "method": {"functional_prior": "ssge"}}
+    now = {"train": {"seed": 43, "steps": 10, "new": 0}, "method": {"functional_prior": "ssge"}, "data": {"seed": 42}}
 
     def kept(used, begun):
         return image_tables._kept(tmp_path, names, used, begun)[1]
@@ -199,4 +199,9 @@ def test_a_table_keeps_the_entries_whose_runs_are_gone(tmp_path):
     assert kept({"de": now}, {("de", 42), ("de", 43)}) == [entry("DE", 41), entry("f-SVGD", 42)]
     other = now | {"method": {"functional_prior": "infinite-width"}}
     assert kept({"f-svgd": other}, {("f-svgd", 43)}) == [entry("DE", 41), entry("DE", 42)]
+    split = now | {"data": {"seed": 43}}  # other rows of the data are another row of the table
+    assert kept({"f-svgd": split}, {("f-svgd", 43)}) == [entry("DE", 41), entry("DE", 42)]
     assert image_tables._kept(tmp_path / "new", names, {}, set()) == ({}, [])
+    (tmp_path / "about.json").write_text('{"configs": {"de"')  # cut off: nothing is kept, and nothing is overwritten
+    with pytest.raises(ValueError, match=r"about.json: has no settings of the entries in table.json"):
+        kept({}, set())

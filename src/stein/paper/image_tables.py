@@ -146,17 +146,21 @@ def _kept(
     table, about = folder / "table.json", folder / "about.json"
     if not (table.exists() and about.exists()):
         return {}, []
-    configs_before = documents.read_json(about)["configs"]
+    configs_before = documents.read_json(about).get("configs")
+    if configs_before is None:
+        raise ValueError(f"{about}: has no settings of the entries in table.json; move both away, or give another --out")
     same = {name: config for name, config in configs_before.items() if _agree(config, used.get(name, config))}
     entries = [(names.get((row["label"], row["stochastic"])), row) for row in json.loads(table.read_bytes())]
     return same, [row for name, row in entries if name in same and (name, row["seed"]) not in begun]
 
 
 def _agree(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether two configs are one but for the seed. Keys that configs did not have yet have their defaults now."""
+    """Whether two configs are one but for the training seed. Keys that configs did not have yet have their defaults."""
     return all(
-        _agree(value, now.get(key, {})) if isinstance(value, dict) else key == "seed" or now.get(key) == value
-        for key, value in before.items()
+        now.get(section, {}).get(key) == value
+        for section, values in before.items()
+        for key, value in values.items()
+        if (section, key) != ("train", "seed")
     )
 
 
