@@ -203,5 +203,5 @@ def test_a_table_keeps_the_entries_whose_runs_are_gone(tmp_path):
     assert kept({"f-svgd": split}, {("f-svgd", 43)}) == [entry("DE", 41), entry("DE", 42)]
     assert image_tables._kept(tmp_path / "new", names, {}, set()) == ({}, [])
     (tmp_path / "about.json").write_text('{"configs": {"de"')  # cut off: nothing is kept, and nothing is overwritten
-    with pytest.raises(ValueError, match=r"about.json: has no settings of the entries in table.json"):
+    with pytest.raises(ValueError, match=r"about.json: lacks the settings of table.json"):
         kept({}, set())

@@ -148,7 +148,7 @@ def _kept(
         return {}, []
     configs_before = documents.read_json(about).get("configs")
     if configs_before is None:
-        raise ValueError(f"{about}: has no settings of the entries in table.json; move both away, or give another --out")
+        raise ValueError(f"{about}: lacks the settings of table.json; move both away, or give another --out")
     same = {name: config for name, config in configs_before.items() if _agree(config, used.get(name, config))}
     entries = [(names.get((row["label"], row["stochastic"])), row) for row in json.loads(table.read_bytes())]
     return same, [row for name, row in entries if name in same and (name, row["seed"]) not in begun]
