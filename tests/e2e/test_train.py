@@ -49,6 +49,22 @@ def test_from_a_written_config_to_a_finished_run(tmp_path: Path, cache: Path) ->
     assert [entry["run"] for entry in listed] == [str(run)]
 
 
+def test_far_spread_is_logged_with_every_evaluation(tmp_path: Path, cache: Path) -> None:
+    """Catches a key without effect, a number at other steps than the evaluations', and one for classes."""
+    run, wanted = tmp_path / "run", ["evaluation.every=100", "tracking.far_spread=true", "tracking.diagnostics=false"]
+    config = runs.write_config(tmp_path)
+    small = [SMALL[-1], *SMALL[:-1], *wanted]  # the list of --set goes on
+    done = runs.run(["train", config, *small, "--out", run], cache, **runs.QUICK)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "far_spread" in row] == [100, 200]
+    assert all(0.1 < row["far_spread"] < 10 for row in rows if "far_spread" in row)
+    refused = runs.run(["train", config, *small, "data.name=digits", "--out", tmp_path / "classes"], cache)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "error: tracking.far_spread = true: is for regression" in refused.stderr
+    assert not (tmp_path / "classes").exists()
+
+
 @pytest.mark.long
 def test_without_out_runs_get_names_of_their_own(tmp_path: Path, cache: Path) -> None:
     runs.write_config(tmp_path)

@@ -103,6 +103,7 @@ keep = 2
 best = true
 [tracking]
 diagnostics = false
+far_spread = true
 tensorboard = false
 wandb = "a project"
 mlflow = "file:///tmp/mlruns"

@@ -67,6 +67,8 @@ def parts(
     config = resolved(config, loaded.kind, rows)
     x, y, _ = loaded.train
     sizes.check(x, y)
+    if config.tracking.far_spread and (loaded.stream is not None or loaded.kind in ("categorical", "poisson")):
+        raise ValueError("tracking.far_spread = true: is for regression with data in memory, but not for counts")
     extra = named.extra_points(config, loaded)
     axes = features.principal_axes(x) if config.method.principal_axes else None
     # Everything else about the data is an argument of the compiled functions.

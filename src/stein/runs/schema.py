@@ -406,6 +406,10 @@ class Tracking(Struct, frozen=True):
         bool,
         about("log how the members interact: kernels, forces, rank; takes as long to compile as a training step"),
     ] = True
+    far_spread: Annotated[
+        bool,
+        about("with every evaluation of a regression, log whether members still differ far from the data, and warn"),
+    ] = False
     tensorboard: Annotated[bool, about("write TensorBoard events to tb/ in the run")] = True
     wandb: Annotated[Text, about("Weights & Biases project; empty: off")] = ""
     mlflow: Annotated[Text, about("MLflow tracking URI; empty: off")] = ""

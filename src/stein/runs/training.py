@@ -262,6 +262,12 @@ class _Training:
         measures: list[train.Hook] = [hooks.members(), self._in_units()]
         if self.config.tracking.diagnostics:
             measures.append(hooks.diagnostics(self.parts.algorithm, self.parts.batches, self.warn))
+        if self.config.tracking.far_spread:
+            model, likelihood, algorithm, _, loaded = self.parts
+            every = self.config.evaluation.every or self.config.train.steps
+            measures.append(
+                hooks.far_spread(model, likelihood, algorithm.target, loaded.train.x, every=every, warn=self.warn)
+            )
         return [*measures, hooks.evaluation(self._evaluation(), self.config.evaluation.every)]
 
     def _trackers(self, stack: contextlib.ExitStack, start: int) -> list[train.Hook]:
