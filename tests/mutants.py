@@ -44,6 +44,7 @@ MUTANTS = {
         "tree.py",
         ("mix(weights / number, where(alive, x, 0))", "mix(jnp.ones_like(weights) / len(alive), x)"),
     ),
+    "images left out of a filter's gradient": ("models/resnet.py", ("return total + cotangent", "return cotangent")),
     "noise by position": ("tree.py", ("one))(ids, like)", "one))(jnp.arange(len(ids)), like)")),
     "w-SVGD drift without 1/n": ("rules/svgd.py", ("tree.scale(1 / view.num_alive(), phi)", "phi")),
     "f-SVGD drift without 1/n": ("rules/svgd.py", ("view.backward(phi / view.num_alive())", "view.backward(phi)")),

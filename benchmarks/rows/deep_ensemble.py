@@ -11,7 +11,7 @@ from works import WIDTHS, Steps, Work, compared_particles, direction, first_batc
 
 from stein.types import Particles
 
-STEPS, PAIRS = 10, 8
+STEPS, PAIRS = 40, 8  # a chunk shuffles all data once: the more steps, the more like a run, whose chunks have 1,000
 
 
 def limit(members: int, batch: int = 256) -> Side:

@@ -3,7 +3,7 @@
 from harness import paired
 from works import Steps, method, work_m
 
-STEPS, PAIRS = 10, 8
+STEPS, PAIRS = 40, 8  # a chunk shuffles all data once: the more steps, the more like a run, whose chunks have 1,000
 
 
 def compared(row: str, name: str, limit: float, **options: object) -> dict:

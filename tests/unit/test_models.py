@@ -137,11 +137,14 @@ def convolve(x, layer):
     return out
 
 
+@pytest.mark.parametrize("together", [1, 2**21], ids=["image by image", "all images at once"])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("shared", [True, False], ids=["images shared", "images of each member"])
-def test_members_that_take_turns_convolve_alike(stride, shared):
-    """As XLA's own convolutions of all members together, values and gradients, odd sizes and even ones. Catches filters
-    that are not turned round for the gradient, and a stride whose gradient falls on the wrong pixels."""
+def test_members_that_take_turns_convolve_alike(stride, shared, together, monkeypatch):
+    """As XLA's own convolutions of all members together: values, gradients and second derivatives, odd sizes and even
+    ones. Catches filters that are not turned round for the gradient, a stride whose gradient falls on the wrong pixels,
+    and images that are left out of the filters' gradient."""
+    monkeypatch.setattr(resnet, "PATCHES", together)
     images = normal(1, *(() if shared else (2,)), 2, 7, 8, 3, dtype=jnp.float64)
     filters, weight = normal(0, 2, 3, 3, 3, 4, dtype=jnp.float64), normal(2, 4, dtype=jnp.float64)
 
@@ -149,12 +152,20 @@ def test_members_that_take_turns_convolve_alike(stride, shared):
         def loss(images, filters):
             return jnp.sum(jnp.sin(way(images, filters, stride)) @ weight)
 
-        each = jax.value_and_grad(loss, (0, 1))
+        def slope(images, filters):
+            return sum(jnp.sum(jnp.sin(slopes)) for slopes in jax.grad(loss, (0, 1))(images, filters))
+
+        def each(images, filters):
+            return jax.value_and_grad(loss, (0, 1))(images, filters), jax.grad(slope, (0, 1))(images, filters)
+
         return jax.jit(jax.vmap(each, (None if shared else 0, 0)))(images, filters)
 
-    turns, together = value_and_gradients(resnet._in_turns), value_and_gradients(resnet._slide)
-    # The loss sums over pixels and channels, and each of these over a filter; a gradient has no more terms.
-    assert_close(turns, together, 2 * 7 * 8 * 4 * 27)
+    turns, right = value_and_gradients(resnet._in_turns), value_and_gradients(resnet._slide)
+    # The loss sums over pixels and channels, and each of these over a filter; a gradient has no more terms. A second
+    # derivative has as many for each term of the gradient, all of order one.
+    (first, second), (right_first, right_second) = turns, right
+    assert_close(first, right_first, 2 * 7 * 8 * 4 * 27)
+    assert_close(second, right_second, (2 * 7 * 8 * 4 * 27) ** 2)
 
 
 def test_a_resnet_against_numpy():

@@ -59,23 +59,33 @@ def convolve(
     >>> convolve(image, filters, (1,), ((0, 0),), (1,)).ravel().tolist()
     [10.0, 21.0, 32.0]
     """
+    seen = patches(images, filters.shape[:-2], strides, padding, gaps)
+    return jnp.matmul(seen, filters.reshape(-1, filters.shape[-1]), precision=precision)
+
+
+def patches(
+    images: Array,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    gaps: Sequence[int],
+) -> Array:
+    """What filters of these sizes see of images ``(b, *sizes, c)`` wherever they are: ``(b, *sizes, entries * c)``."""
     batch, *_, channels = images.shape
     borders = [(0, 0, 0), *((before, after, 0) for before, after in padding), (0, 0, 0)]
     padded = jax.lax.pad(images, jnp.zeros((), images.dtype), borders)
-    sizes = filters.shape[:-2]
     lengths = [
         (have - (size - 1) * gap - 1) // stride * stride + 1
         for have, size, gap, stride in zip(padded.shape[1:-1], sizes, gaps, strides, strict=True)
     ]
 
     def shifted(corner: tuple[int, ...]) -> Array:
-        """What the filter's entry at ``corner`` sees, wherever the filter is."""
+        """What the filter's entry at ``corner`` sees."""
         begin = [at * gap for at, gap in zip(corner, gaps, strict=True)]
         end = [first + length for first, length in zip(begin, lengths, strict=True)]
         return jax.lax.slice(padded, (0, *begin, 0), (batch, *end, channels), (1, *strides, 1))
 
-    patches = jnp.concatenate([shifted(corner) for corner in np.ndindex(*sizes)], axis=-1)
-    return jnp.matmul(patches, filters.reshape(-1, filters.shape[-1]), precision=precision)
+    return jnp.concatenate([shifted(corner) for corner in np.ndindex(*sizes)], axis=-1)
 
 
 def _product(images: Array, filters: Array, params: dict[str, Any]) -> Array:

@@ -11,6 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from stein import tree
+from stein.models import convolutions
 from stein.types import Key, Model, Weights
 
 
@@ -128,7 +129,7 @@ def _slide(
 
 # On a CPU, XLA is fast at one member's convolution in the layout above. It is slower at those of several members
 # together, and far slower at the gradients that JAX derives inside a loop, as in training (`make bench`). So members
-# run one after the other there, and both gradients are written as such convolutions.
+# run one after the other there, the gradient of the images is such a convolution, and that of the filters is a product.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _in_turns(
     images: Float[Array, "b h w c"], filters: Float[Array, "k l c c2"], stride: int
@@ -142,14 +143,57 @@ def _forward(images: Array, filters: Array, stride: int) -> tuple[Array, tuple[A
 
 def _backward(stride: int, saved: tuple[Array, Array], cotangent: Float[Array, "b h2 w2 c2"]) -> tuple[Array, Array]:
     images, filters = saved
-    # Pixels that the stride skipped have zero gradient.
-    sizes = zip(images.shape[1:3], cotangent.shape[1:3], strict=True)
-    gaps = [(0, before - stride * (after - 1) - 1, stride - 1) for before, after in sizes]
-    cotangent = jax.lax.pad(cotangent, jnp.zeros((), cotangent.dtype), [(0, 0, 0), *gaps, (0, 0, 0)])
-    to_images = _in_turns(cotangent, jnp.swapaxes(filters[::-1, ::-1], 2, 3), 1)
-    # For the filters the channels are the images, the images are the channels, and the cotangent slides.
-    to_filters = _in_turns(jnp.transpose(images, (3, 1, 2, 0)), jnp.transpose(cotangent, (1, 2, 0, 3)), 1)
-    return to_images, jnp.transpose(to_filters, (1, 2, 0, 3))
+    return _to_images(cotangent, filters, images.shape[1:3], stride), _to_filters(images, cotangent, stride)
 
 
 _in_turns.defvjp(_forward, _backward)
+
+
+def _to_images(
+    cotangent: Float[Array, "b h2 w2 c2"], filters: Float[Array, "k l c c2"], size: tuple[int, ...], stride: int
+) -> Float[Array, "b h w c"]:
+    """The turned filters over the cotangent, with zeros for the pixels that the stride skipped."""
+    sizes = zip(size, cotangent.shape[1:3], strict=True)
+    gaps = [(0, before - stride * (after - 1) - 1, stride - 1) for before, after in sizes]
+    cotangent = jax.lax.pad(cotangent, jnp.zeros((), cotangent.dtype), [(0, 0, 0), *gaps, (0, 0, 0)])
+    return _in_turns(cotangent, jnp.swapaxes(filters[::-1, ::-1], 2, 3), 1)
+
+
+PATCHES = 2**21
+"""Bytes of the patches that are multiplied at once: so many stay in the processor's cache."""
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _to_filters(
+    images: Float[Array, "b h w c"], cotangent: Float[Array, "b h2 w2 c2"], stride: int
+) -> Float[Array, "3 3 c c2"]:
+    """Every patch of the images times the cotangent at its place, summed over places and images."""
+
+    def of_member(images: Array, cotangent: Array) -> Array:
+        number, channels, answers = len(images), images.shape[-1], cotangent.shape[-1]
+        most = PATCHES // (9 * channels * cotangent[0, ..., 0].size * images.dtype.itemsize)
+        together = max(size for size in range(1, number + 1) if number % size == 0 and size <= max(1, most))
+
+        def add(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
+            images, cotangent = part
+            seen = convolutions.patches(images, (3, 3), (stride, stride), ((1, 1), (1, 1)), (1, 1))
+            return total + cotangent.reshape(-1, answers).T @ seen.reshape(-1, 9 * channels), None
+
+        parts = jax.tree.map(lambda part: part.reshape(-1, together, *part.shape[1:]), (images, cotangent))
+        total, _ = jax.lax.scan(add, jnp.zeros((answers, 9 * channels), images.dtype), parts)
+        return total.T.reshape(3, 3, channels, answers)
+
+    return jax.custom_batching.sequential_vmap(of_member)(images, cotangent)
+
+
+def _filters_forward(images: Array, cotangent: Array, stride: int) -> tuple[Array, tuple[Array, Array]]:
+    return _to_filters(images, cotangent, stride), (images, cotangent)
+
+
+def _filters_backward(stride: int, saved: tuple[Array, Array], second: Float[Array, "3 3 c c2"]) -> tuple[Array, Array]:
+    """Linear in both, as the convolution is: for second derivatives."""
+    images, cotangent = saved
+    return _to_images(cotangent, second, images.shape[1:3], stride), _in_turns(images, second, stride)
+
+
+_to_filters.defvjp(_filters_forward, _filters_backward)
