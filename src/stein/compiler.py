@@ -6,6 +6,10 @@ from typing import Any
 
 import jax
 
+from stein import versions
+
+versions.require()
+
 Options = dict[str, bool | int]
 
 ONCE: Options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
