@@ -47,9 +47,7 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
         for number, layer in enumerate(weights[:-1], 1):
             hidden = activation(_affine(layer, hidden))
             hidden = checkpoint_name(hidden.T, f"hidden-{number}").T  # for stein.features; it costs nothing
-        # The derivative of a barrier is a barrier: the gradient of the outputs is turned in memory before it is
-        # multiplied. XLA's product with a transposed matrix as thin as this one takes six times as long.
-        return jax.lax.optimization_barrier(_affine(weights[-1], hidden)).T
+        return _affine(weights[-1], hidden).T
 
     return Model(init, apply)
 
