@@ -34,5 +34,10 @@ def operations(method: str, n: int, widths: tuple[int, ...], batch: int, r: int 
         return n * (forward + backward) + 3 * compared  # distances, K(S + P), repulsion
     # Distances in weights for h-SVGD and K G for both; then the repulsion: through each member's own backward pass, or
     # a backward pass and a product for every direction, and a last product.
-    repulsion = n * backward if r is None else r * (n * backward + mixed) + mixed
-    return n * (forward + backward) + (1 + on_weights) * mixed + 2 * compared + repulsion
+    pulled, mixed_pulled, driven = n * backward, mixed, mixed
+    if widths[0] > n:  # the first layer's product with the inputs is made once for all forces (stein.pullbacks)
+        pulled -= n * 2 * batch * widths[0] * widths[1]
+        mixed_pulled = mixed + 2 * n**2 * widths[1] * (batch - widths[0])
+        driven += 2 * n**2 * widths[1] * batch
+    repulsion = pulled if r is None else r * (pulled + mixed_pulled) + mixed_pulled
+    return n * (forward + backward) + on_weights * mixed + driven + 2 * compared + repulsion

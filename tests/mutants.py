@@ -60,11 +60,13 @@ MUTANTS = {
     "N/B missing": ("targets.py", ("num_data * lik + pri", "size * lik + pri")),
     "prior counted per batch": ("targets.py", ("num_data * lik + pri", "num_data * lik + num_data / size * pri")),
     "likelihood at points without a label": ("targets.py", ("- size), (0, 0)))", '- size), (0, 0)), mode="edge")')),
-    "gradient not checked for NaN": ("targets.py", ("else tree.healthy(score_w))", "else alive)")),
+    "gradient not checked for NaN": ("targets.py", ("else tree.healthy(data.jacobians.bound(score)))", "else alive)")),
     "dead pull-back not masked": (
-        "targets.py",
-        ("return tree.where(alive, vjp(cotangent)[0], 0)", "return vjp(cotangent)[0]"),
+        "pullbacks.py",
+        ("return pulled if self.alive is None else tree.where(self.alive, pulled, 0)", "return pulled"),
     ),
+    "first layer's own gradient twice": ("pullbacks.py", ("first.weight(pulled.weights) + product", "first.weight(pulled.weights) + 2 * product")),
+    "gradient of the first layer not checked": ("pullbacks.py", ("jnp.linalg.norm(self.inputs) * pulled.products", "0 * pulled.products")),
     "temperature squared": ("ensembles.py", ("/ temperature", "/ temperature**2")),
     "key reused every step": ("ensembles.py", ("jax.random.fold_in(state.key, state.step)", "jax.random.fold_in(state.key, 0)")),
     "annealing on the repulsion too": (
@@ -83,9 +85,9 @@ MUTANTS = {
     "jitter only in the noise": ("rules/noise.py", ("return regular, tree.scale", "return matrix, tree.scale")),
     "Jacobian of the moved particle": (
         "rules/functional.py",
-        ("    def repulsion(key: Key, gram: AnyGram, view: View) -> Particles:\n",
-         "    def repulsion(key: Key, gram: AnyGram, view: View) -> Particles:\n"
-         "        return local()(key, gram, view)\n"),
+        ("    def repulsion(key: Key, gram: AnyGram, view: View) -> Pulled:\n",
+         "    def repulsion(key: Key, gram: AnyGram, view: View) -> Pulled:\n"
+         "        return local().pulled(key, gram, view)\n"),
     ),
     "a direction lost at full rank": ("rules/functional.py", ("most = min(values.size - 1, unit[0].size)", "most = min(values.size - 1, unit[0].size) - 1")),
     "energy of the functions": ("rules/functional.py", ("seen = pushes(gram.left, norms, values, vectors)", "seen = values")),

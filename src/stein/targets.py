@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
-from stein import features, functional_priors, inputs, tree
+from stein import features, functional_priors, inputs, pullbacks, tree
 from stein.features import Space
 from stein.likelihoods import FeatureMap, Likelihood
 from stein.priors import Prior
+from stein.pullbacks import Jacobians, Pulled
 from stein.types import Batch, Key, Model, Particles, Weights
 
 
@@ -32,8 +33,9 @@ class View(NamedTuple):
     score_w: Particles  # drive * posterior_w
     posterior_w: Particles  # N * mean_b grad_w log p(y_b | w) + grad_w log p(w): neither annealed nor tempered
     loglik_w: Particles  # mean_b grad_w log p(y_b | w), for preconditioners
+    score: Pulled  # score_w, before the first layer's product with the inputs if these are the measurement points
     features: Float[Array, "n m k"]  # what the functional kernel compares at the m measurement points
-    backward: Callable[[Array], Particles]  # cotangent on outputs (n, m, c) -> J_i^T u_i, zero for the dead
+    jacobians: Jacobians  # of the outputs at these points; what they pull back is zero for the dead
     lift: Callable[[Array], Array]  # cotangent on features -> on outputs; features of another kind stand for outputs
     score_f: Float[Array, "n m c"]  # drive * likelihood score in output space; zero at points without a label
     prior_f: Float[Array, "n m k"]  # drive * functional prior score
@@ -42,9 +44,17 @@ class View(NamedTuple):
     log_likelihood: Float[Array, " n"]  # mean over the batch, for diagnostics
     log_prior: Float[Array, " n"]
 
+    def backward(self, cotangent: Float[Array, "n m c"]) -> Particles:
+        """J_i^T u_i for every particle i, J_i the Jacobian of the *outputs* in the weights; zero for the dead."""
+        return self.jacobians.expand(self.jacobians.pull(cotangent))
+
     def pullback(self, cotangent: Float[Array, "n m k"]) -> Particles:
         """J_i^T v_i for every particle i, J_i the Jacobian of the *features* in the weights."""
         return self.backward(self.lift(cotangent))
+
+    def pulled(self, cotangent: Float[Array, "n m k"]) -> Pulled:
+        """The same, before the first layer's product with the inputs."""
+        return self.jacobians.pull(self.lift(cotangent))
 
     def num_alive(self) -> Float[Array, ""]:
         """Number of living particles, the n that coupled sums are divided by."""
@@ -141,19 +151,28 @@ def posterior(
         data = _at_the_data(model, likelihood, particles, batch, extra[: None if shared else 0])
         log_prior = jax.vmap(prior.log_prob)(particles)
         prior_w = jax.vmap(prior.score)(particles)
-        posterior_w = jax.tree.map(lambda lik, pri: num_data * lik + pri, data.loglik_w, prior_w)
-        score_w = tree.scale(drive, posterior_w)
-        inputs, outputs, vjp = data.inputs, data.outputs, data.vjp
+
+        def with_prior(likelihood: Any, prior: Any) -> Any:
+            return jax.tree.map(lambda lik, pri: num_data * lik + pri, likelihood, prior)
+
+        score = tree.scale(drive, with_prior(data.pulled, data.jacobians.known(prior_w)))
+        inputs, outputs, jacobians = data.inputs, data.outputs, data.jacobians
         if not shared:
             inputs = jnp.concatenate([_measured_inputs(batch, measurement)[: measurement.subset], extra])
-            see = model.apply if of_outputs is not None else _other_features(space, model, likelihood, batch.y)
-            outputs, vjp = _outputs(see, particles, inputs)
+            if of_outputs is not None:
+                outputs, jacobians = pullbacks.outputs(model, particles, inputs)
+            else:
+                see = _other_features(space, model, likelihood, batch.y)
+                outputs, jacobians = pullbacks.of_function(see, particles, inputs)
 
         # A particle with a non-finite value that affects the others counts as dead from here on.
         seen = (outputs, data.outputs, data.log_likelihood, log_prior)
         alive = alive & tree.healthy(particles) & tree.healthy(seen)
-        alive = alive & (tree.healthy(data.point_scores) if functional else tree.healthy(score_w))
+        alive = alive & (tree.healthy(data.point_scores) if functional else tree.healthy(data.jacobians.bound(score)))
         outputs = tree.where(alive, outputs, 0)
+        loglik_w = data.jacobians.expand(tree.where(alive, data.pulled, 0))
+        posterior_w = with_prior(loglik_w, tree.where(alive, prior_w, 0))
+        score_w = tree.scale(drive, posterior_w)
         to_features = of_outputs or FeatureMap(lambda outputs: outputs, lambda outputs, u: u)
         features = jax.vmap(to_features.forward)(outputs)
         prior_f = jnp.zeros_like(features)
@@ -163,11 +182,12 @@ def posterior(
         score_f = data.point_scores * (num_data / batch.x.shape[0]) if shared else jnp.zeros_like(outputs)
         return View(
             weights=particles,
-            score_w=tree.where(alive, score_w, 0),
-            posterior_w=tree.where(alive, posterior_w, 0),
-            loglik_w=tree.where(alive, data.loglik_w, 0),
+            score_w=score_w,
+            posterior_w=posterior_w,
+            loglik_w=loglik_w,
+            score=tree.where(alive, score, 0) if shared else jacobians.known(score_w),
             features=features,
-            backward=Partial(_backward, vjp, alive),
+            jacobians=jacobians.among(alive),
             lift=Partial(jax.vmap(to_features.back), outputs),
             score_f=tree.where(alive, tree.scale(drive, score_f), 0),
             prior_f=tree.where(alive, tree.scale(drive, prior_f), 0),
@@ -194,28 +214,21 @@ class _AtTheData(NamedTuple):
 
     inputs: Array
     outputs: Float[Array, "n m c"]
-    vjp: Callable[[Array], tuple[Particles]]
+    jacobians: Jacobians
     log_likelihood: Float[Array, " n"]
     point_scores: Float[Array, "n m c"]  # of the likelihood, in output space; zero at points without a label
-    loglik_w: Particles  # mean_b grad_w log p(y_b | w)
+    pulled: Pulled  # mean_b grad_w log p(y_b | w)
 
 
 def _at_the_data(model: Model, likelihood: Likelihood, weights: Particles, batch: Batch, extra: Array) -> _AtTheData:
     """One vjp for all of these points, if the functional kernel looks at them."""
     size, inputs = batch.x.shape[0], jnp.concatenate([batch.x, extra])
-    outputs, vjp = _outputs(model.apply, weights, inputs)
+    outputs, jacobians = pullbacks.outputs(model, weights, inputs)
     labelled = outputs[:, :size]
     log_likelihood = jnp.mean(jax.vmap(likelihood.log_prob, (0, None))(labelled, batch.y), axis=1)
     point_scores = jax.vmap(likelihood.score, (0, None))(labelled, batch.y)
     point_scores = jnp.pad(point_scores, ((0, 0), (0, inputs.shape[0] - size), (0, 0)))
-    (loglik_w,) = vjp(point_scores / size)
-    return _AtTheData(inputs, outputs, vjp, log_likelihood, point_scores, loglik_w)
-
-
-def _outputs(
-    see: Callable[[Weights, Array], Array], weights: Particles, inputs: Array
-) -> tuple[Array, Callable[[Array], tuple[Particles]]]:
-    return jax.vjp(lambda w: jax.vmap(see, (0, None))(w, inputs), weights)
+    return _AtTheData(inputs, outputs, jacobians, log_likelihood, point_scores, jacobians.pull(point_scores / size))
 
 
 def _other_features(
@@ -274,7 +287,7 @@ def density(
         functional: bool,
     ) -> View:
         values, gradient = jax.vmap(jax.value_and_grad(log_prob))(particles)
-        outputs, vjp = jax.vjp(jax.vmap(compare), particles)
+        outputs, jacobians = pullbacks.of_function(lambda w, _: compare(w), particles, None)
         alive = alive & tree.healthy((particles, values, gradient, outputs))
         outputs = tree.where(alive, outputs, 0)
         gradient = tree.where(alive, gradient, 0)
@@ -284,8 +297,9 @@ def density(
             score_w=tree.scale(drive, gradient),
             posterior_w=gradient,
             loglik_w=gradient,
+            score=jacobians.known(tree.scale(drive, gradient)),
             features=outputs,
-            backward=Partial(_backward, vjp, alive),
+            jacobians=jacobians.among(alive),
             lift=Partial(lambda u: u),
             score_f=zero,
             prior_f=zero,
@@ -306,11 +320,6 @@ def density(
         lambda weights, batch: (log_prob(weights), jnp.zeros(())),
         network=False,
     )
-
-
-def _backward(vjp: Callable[[Array], tuple[Particles]], alive: Array, cotangent: Array) -> Particles:
-    # The result is masked: a dead network's own residuals may be infinite, and 0 * inf is NaN.
-    return tree.where(alive, vjp(cotangent)[0], 0)
 
 
 def _check_settings(num_data: int, measurement: Measurement) -> None:

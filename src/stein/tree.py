@@ -83,7 +83,7 @@ def squared_norms(x: Particles) -> Float[Array, " n"]:
 
 def middle(x: Particles, alive: Bool[Array, " n"]) -> Weights:
     """Mean of the living particles whose norm is at most three times the median norm, so without outliers."""
-    norms = jnp.where(alive, squared_norms(where(alive, x, 0)), jnp.inf)
+    norms = jnp.where(alive, squared_norms(x), jnp.inf)
     median = jnp.sort(norms)[jnp.maximum(jnp.sum(alive) - 1, 0) // 2]
     return mean(x, alive & (norms <= 9 * median))
 

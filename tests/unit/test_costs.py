@@ -10,26 +10,27 @@ import pytest
 from stein import data, functional_priors, likelihoods, models, priors, rules, targets, train
 from stein.ensembles import build
 
-MEMBERS, BATCH, WIDTHS = 50, 64, (1, 50, 50, 1)
+MEMBERS, BATCH, CURVE, WIDE = 50, 64, (1, 50, 50, 1), (200, 20, 10)
 COSTS = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "costs.py"))
 METHODS = [("de", None), ("w-svgd", None), ("f-svgd", None), ("fw-svgd", None), ("h-svgd", None), ("fw-svgd", 1)]
 
 
+@pytest.mark.parametrize("widths", [CURVE, WIDE])
 @pytest.mark.parametrize(("method", "r"), METHODS)
-def test_a_step_does_the_operations_of_its_equation(method, r):
+def test_a_step_does_the_operations_of_its_equation(method, r, widths):
     """Catches one more product of n x n and n x d, at least an eighth of all operations, and one more backward pass.
 
     XLA counts element-wise operations too, a tenth of all: hence the 1.2."""
     options = {} if r is None else {"repulsion": rules.exact(energy=1, directions=r, probe=False)}
     prior = {"functional_prior": functional_priors.none()} if method == "f-svgd" else {}
     with jax.enable_x64(False):
-        x, y = data.regression_1d()
-        target = targets.posterior(models.mlp(WIDTHS), likelihoods.gaussian(1.0), priors.normal(), len(x), **prior)
+        x, y = jnp.zeros((100, widths[0])), jnp.zeros((100, widths[-1]))
+        target = targets.posterior(models.mlp(widths), likelihoods.gaussian(1.0), priors.normal(), len(x), **prior)
         batches = data.Batches(x, y, BATCH, jax.random.key(1))
         algorithm = build(method, target, **options)
         state = jax.eval_shape(lambda key: algorithm.init(key, MEMBERS), jax.random.key(0))
         program = train.compiled(algorithm, state, batches, batches.indices(batches.cursor(0), 1))
-    counted = COSTS["operations"](method, MEMBERS, WIDTHS, BATCH, r)
+    counted = COSTS["operations"](method, MEMBERS, widths, BATCH, r)
     assert 1 <= program.cost_analysis()["flops"] / counted < 1.2
 
 

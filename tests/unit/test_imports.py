@@ -23,7 +23,7 @@ ROWS = """
 6  targets
 5  likelihoods functional_priors datasets calibration
 4  predictions scores data
-3  kernels priors models batches measurements features draws metrics tables
+3  kernels priors models pullbacks batches measurements features draws metrics tables
 2  tree
 1  types schedules devices processes compiler
 0  inputs versions methods storage defaults

@@ -88,7 +88,7 @@ def test_shared_inputs_enter_the_first_layer_through_one_product():
     particles = jax.eval_shape(jax.vmap(model.init), jax.random.split(KEY, 3))
     jaxpr = jax.make_jaxpr(jax.vmap(model.apply, (0, None)))(particles, normal(1, 5, 7, dtype=jnp.float64))
     products = [e.params["dimension_numbers"] for e in jaxpr.eqns if e.primitive.name == "dot_general"]
-    assert [len(batch_axes) for _, (batch_axes, _) in products] == [0, 1]
+    assert [len(batch_axes) for _, (batch_axes, _) in products] == [0]  # the others have a derivative of their own
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import equinox as eqx
 import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
-from stein.types import Key, Model, Weights
+from stein.types import FirstLayer, Key, Model, Weights
 
 
 def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu) -> Model:
@@ -43,14 +42,34 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
     def apply(weights: Weights, inputs: Array) -> Array:
         # Points are columns, as in the formula. With inputs shared by all particles, vmap makes the first layer one
         # product with their stacked weights as stored; with points as rows it would transpose the weights.
-        hidden = inputs.T.astype(weights[0].weight.dtype)
-        for number, layer in enumerate(weights[:-1], 1):
-            hidden = activation(_affine(layer, hidden))
+        return rest(weights, weights[0].weight @ inputs.T.astype(weights[0].weight.dtype))
+
+    def rest(weights: Weights, products: Array) -> Array:
+        for number, (layer, following) in enumerate(pairwise(weights), 1):
+            hidden = activation(products + layer.bias[:, None])
             hidden = checkpoint_name(hidden.T, f"hidden-{number}").T  # for stein.features; it costs nothing
-        return _affine(weights[-1], hidden).T
+            products = _product(following.weight, hidden)
+        return (products + weights[-1].bias[:, None]).T
 
-    return Model(init, apply)
+    return Model(init, apply, FirstLayer(lambda weights: weights[0].weight, rest))
 
 
-def _affine(layer: Any, columns: Array) -> Array:
-    return layer.weight @ columns + layer.bias[:, None]
+@jax.custom_jvp
+def _product(matrix: Array, columns: Array) -> Array:
+    return matrix @ columns
+
+
+@_product.defjvp
+def _derivative(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The product rule. Backwards, XLA would multiply by transposed matrices, which takes up to four times as long:
+    so small matrices are turned in memory, those of a layer before the product, the few rows of an output layer's
+    gradient after it."""
+    (matrix, columns), (d_matrix, d_columns) = primals, tangents
+    if matrix.shape[0] < matrix.shape[1]:
+        d_matrix = _turned(d_matrix)
+    return _product(matrix, columns), d_matrix @ columns + _turned(matrix) @ d_columns
+
+
+def _turned(matrix: Array) -> Array:
+    """The same matrix, stored by columns; XLA undoes a transpose unless there is a barrier."""
+    return jax.lax.optimization_barrier(matrix.T).T

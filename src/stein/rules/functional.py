@@ -9,6 +9,7 @@ The kernel compares the features :math:`f_i = f(X; w_i)`; the two versions diffe
 backward pass; it always pushes apart in function space, but is not the gradient of a kernel.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -17,10 +18,22 @@ from jaxtyping import Array, Float
 
 from stein import inputs, tree
 from stein.kernels import AnyGram, Gram, Kernel, Memory
+from stein.pullbacks import Pulled
 from stein.targets import View
 from stein.types import Key, Particles
 
 Repulsion = Callable[[Key, AnyGram, View], Particles]
+"""``repulsion(key, gram, view)`` is R."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pulling:
+    """A repulsion that is pulled back; ``pulled`` is R before its last product (see :mod:`stein.pullbacks`)."""
+
+    pulled: Callable[[Key, AnyGram, View], Pulled]
+
+    def __call__(self, key: Key, gram: AnyGram, view: View) -> Particles:
+        return view.jacobians.expand(self.pulled(key, gram, view))
 
 
 def on_functions(kernel: Kernel, view: View, memory: Memory) -> tuple[AnyGram, Memory]:
@@ -33,16 +46,28 @@ def on_functions(kernel: Kernel, view: View, memory: Memory) -> tuple[AnyGram, M
     return gram.seen_through(factor), memory
 
 
-def local() -> Repulsion:
+def drive_and_repel(
+    matrix: Float[Array, "n n"], repulsion: Repulsion, key: Key, gram: AnyGram, view: View
+) -> tuple[Particles, Particles]:
+    r"""Row i: :math:`\sum_j A_{ij} g_j + R_i`, with g the ``score_w`` and one last product for both; and R alone."""
+    if not isinstance(repulsion, Pulling):
+        R = repulsion(key, gram, view)
+        return tree.add(tree.mix(matrix, view.score_w), R), R
+    pulled = repulsion.pulled(key, gram, view)
+    expand = view.jacobians.expand
+    return expand(tree.add(tree.mix(matrix, view.score), pulled)), expand(pulled)
+
+
+def local() -> Pulling:
     r""":math:`R_i = J_i^\top \sum_j \nabla_{f_j} k(f_i, f_j)`: one backward pass per particle.
 
     Moving along it always lowers particle i's similarity to the others, to first order (:eq:`always`). It is not the
     gradient of a kernel on the weights, so with noise it does not leave the posterior invariant.
     """
-    return lambda key, gram, view: view.pullback(gram.repulsion(view.features))
+    return Pulling(lambda key, gram, view: view.pulled(gram.repulsion(view.features)))
 
 
-def exact(energy: float = 0.9999, probe: bool = False, directions: int | None = None) -> Repulsion:
+def exact(energy: float = 0.9999, probe: bool = False, directions: int | None = None) -> Pulling:
     r""":math:`R_i = \sum_j J_j^\top \nabla_{f_j} k(f_i, f_j)` without its n^2 backward passes.
 
     Let the rows of F be the centred features over their norms :math:`\rho_i`, :math:`u_q` the eigenvectors of
@@ -72,7 +97,7 @@ def exact(energy: float = 0.9999, probe: bool = False, directions: int | None = 
     if directions is not None:
         inputs.whole(0, directions=directions)
 
-    def repulsion(key: Key, gram: AnyGram, view: View) -> Particles:
+    def repulsion(key: Key, gram: AnyGram, view: View) -> Pulled:
         if not isinstance(gram, Gram):
             raise ValueError("repulsion 'exact' needs a kernel in closed form; use 'local' with this one")
         norms, unit, values, vectors = spectrum(view)
@@ -84,17 +109,17 @@ def exact(energy: float = 0.9999, probe: bool = False, directions: int | None = 
             values, vectors = values[order], vectors[:, order]
             kept = jnp.minimum(sufficient(seen[order], energy), kept)
 
-        def along(u: Array, v: Array) -> tuple[Particles, Particles]:
+        def along(u: Array, v: Array) -> tuple[Pulled, Pulled]:
             """The part of the directions sum_q u_q v_q^T in both terms, before the last product."""
-            pulled = view.pullback(jnp.broadcast_to(v[None], unit.shape))
+            pulled = view.pulled(jnp.broadcast_to(v[None], unit.shape))
             return tree.rows(norms * u, tree.mix(gram.left, pulled)), tree.rows(norms * u, pulled)
 
-        def add_direction(q: int | Array, sums: tuple[Particles, Particles]) -> tuple[Particles, Particles]:
+        def add_direction(q: int | Array, sums: tuple[Pulled, Pulled]) -> tuple[Pulled, Pulled]:
             u = vectors[:, q]
             return tree.add(sums, along(u, jnp.tensordot(u, unit, axes=1)))
 
-        zero = jax.tree.map(jnp.zeros_like, view.weights)
-        sums = jax.lax.fori_loop(0, kept, add_direction, (zero, zero))
+        zeros = jax.tree.map(lambda of: jnp.zeros(of.shape, of.dtype), jax.eval_shape(along, norms, unit[0]))
+        sums = jax.lax.fori_loop(0, kept, add_direction, zeros)
         if probe:
             signs = jax.random.rademacher(key, (values.size,), values.dtype)
             sums = tree.add(sums, along(*combine(signs, kept, values, vectors, unit)))
@@ -103,9 +128,9 @@ def exact(energy: float = 0.9999, probe: bool = False, directions: int | None = 
         if gram.right is None:
             return result
         origin = jnp.broadcast_to(tree.middle(view.features, view.alive)[None], unit.shape)
-        return tree.add(result, tree.mix(gram.left - gram.right, view.pullback(origin)))
+        return tree.add(result, tree.mix(gram.left - gram.right, view.pulled(origin)))
 
-    return repulsion
+    return Pulling(repulsion)
 
 
 def spectrum(

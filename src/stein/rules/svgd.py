@@ -13,7 +13,7 @@ import jax
 from stein import tree
 from stein.features import Space
 from stein.kernels import AnyGram, Kernel, check_weights, product_rule, rbf, sum_rule
-from stein.rules.functional import Repulsion, exact, local, on_functions
+from stein.rules.functional import Repulsion, drive_and_repel, exact, local, on_functions
 from stein.rules.noise import Noise, driven
 from stein.rules.rule import Force, Memory, Rule
 from stein.targets import View
@@ -102,8 +102,7 @@ def fw_svgd(
         key_noise, key_probe = jax.random.split(key)
         gram, memory = on_functions(kernel, view, memory)
         drive, xi = driven(noise, key_noise, gram.matrix, view)
-        R = repulsion(key_probe, gram, view)
-        phi = tree.add(tree.mix(drive, view.score_w), R)
+        phi, R = drive_and_repel(drive, repulsion, key_probe, gram, view)
         return _force(view, phi, xi, R, functions=gram), memory
 
     return Rule(force, kernel.memory, space, noisy=noise is not None)
@@ -140,8 +139,7 @@ def h_svgd(
         gram_w, memory_w = kernel_w(view.weights, view.alive, memory[0])
         gram_f, memory_f = on_functions(kernel_f, view, memory[1])
         matrix, xi = driven(noise, key_noise, gram_w.matrix, view)
-        R = repulsion(key_probe, gram_f, view)
-        phi = tree.add(tree.mix(matrix, view.score_w), R)
+        phi, R = drive_and_repel(matrix, repulsion, key_probe, gram_f, view)
         return _force(view, phi, xi, R, weights=gram_w, functions=gram_f), (memory_w, memory_f)
 
     return Rule(force, (kernel_w.memory, kernel_f.memory), space, noisy=noise is not None)
@@ -215,8 +213,9 @@ def _joint(
         gram_f, memory_f = on_functions(kernel_f, view, memory[1])
         in_weights, in_functions = summands(gram_w, gram_f)
         matrix, xi = driven(noise, key_noise, in_weights.matrix, view)
-        R = tree.add(in_weights.repulsion(view.weights), repulsion(key_probe, in_functions, view))
-        phi = tree.add(tree.mix(matrix, view.score_w), R)
+        R_w = in_weights.repulsion(view.weights)
+        phi, R_f = drive_and_repel(matrix, repulsion, key_probe, in_functions, view)
+        phi, R = tree.add(phi, R_w), tree.add(R_f, R_w)
         return _force(view, phi, xi, R, weights=gram_w, functions=gram_f), (memory_w, memory_f)
 
     return Rule(force, (kernel_w.memory, kernel_f.memory), space, noisy=noise is not None)

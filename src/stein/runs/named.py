@@ -137,7 +137,7 @@ def _wide(model: Model) -> Model:
     def init(key: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: leaf.astype(jnp.float64), model.init(key))
 
-    return Model(init, model.apply)
+    return model._replace(init=init)
 
 
 def extra_points(config: Config, loaded: Loaded) -> measurements.Source | None:

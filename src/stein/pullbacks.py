@@ -1,0 +1,98 @@
+r"""Forces on functions, mapped back to the weights: :math:`J_i^\top u_i` for all members, whose inputs are the same.
+
+The last product of a backward pass is that of the first layer. Its gradient is :math:`D_i X`, where :math:`D_i` is the
+gradient in :math:`W_i X^\top` and X are the inputs, which all members share. So :math:`\sum_j A_{ij} D_j X + E_i X
+= (\sum_j A_{ij} D_j + E_i)\, X`: a rule that adds several such forces multiplies by X once, and a :class:`Pulled` is a
+force before that product. For images, whose first layer is the largest, it is a sixth of a step.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from stein import tree
+from stein.types import FirstLayer, Model, Particles, Weights
+
+
+class Pulled(NamedTuple):
+    """A force on the weights, before the first layer's product with the inputs, or a combination of such forces.
+
+    ``products`` are the gradients in the first layer's products. The force is ``weights``, and for the first layer's
+    matrix ``products @ inputs`` besides. They are ``None`` where no product is put off: then ``weights`` is all of it.
+    Both carry the particle axis first, so that :mod:`stein.tree` computes with them as with the force itself.
+    """
+
+    weights: Particles
+    products: Float[Array, "n o m"] | None = None
+
+
+class Jacobians(eqx.Module):
+    """The transposed Jacobians of all members' outputs in their weights, at the same inputs; those of the dead are zero
+    (see :meth:`among`)."""
+
+    vjp: Callable[..., tuple]
+    inputs: Float[Array, "m i"] | None = None
+    first: FirstLayer | None = eqx.field(default=None, static=True)
+    alive: Bool[Array, " n"] | None = None
+
+    def among(self, alive: Bool[Array, " n"]) -> "Jacobians":
+        """The same, with zeros for the dead."""
+        return dataclasses.replace(self, alive=alive)
+
+    def pull(self, cotangent: Float[Array, "n m c"]) -> Pulled:
+        """J_i^T u_i for every member i."""
+        weights, *products = self.vjp(cotangent)
+        if self.first is not None:
+            weights = eqx.tree_at(self.first.weight, weights, self._nothing(weights))
+        pulled = Pulled(weights, *products)
+        # The result is masked: a dead network's own residuals may be infinite, and 0 * inf is NaN.
+        return pulled if self.alive is None else tree.where(self.alive, pulled, 0)
+
+    def expand(self, pulled: Pulled) -> Particles:
+        """The force itself, with the product that was put off."""
+        if self.first is None or self.inputs is None or pulled.products is None:
+            return pulled.weights
+        product = jnp.tensordot(pulled.products, self.inputs, axes=1)
+        return eqx.tree_at(self.first.weight, pulled.weights, self.first.weight(pulled.weights) + product)
+
+    def known(self, weights: Particles) -> Pulled:
+        """A force that needs no product, in the form of those that do."""
+        return Pulled(weights, None if self.first is None else self._nothing(weights))
+
+    def bound(self, pulled: Pulled) -> Pulled:
+        """A tree with norms that are at least those of the force, without the product: |D X| is at most |D| |X|."""
+        return (
+            pulled if self.first is None else pulled._replace(products=jnp.linalg.norm(self.inputs) * pulled.products)
+        )
+
+    def _nothing(self, like: Particles) -> Float[Array, "n 1 1"]:
+        """Zeros that stretch to whatever they are added to."""
+        return jnp.zeros((jax.tree.leaves(like)[0].shape[0], 1, 1), tree.dtype(like))
+
+
+def outputs(model: Model, particles: Particles, inputs: Array) -> tuple[Array, Jacobians]:
+    """The outputs (n, m, c) of all members at the same inputs, and their Jacobians.
+
+    With fewer inputs than members the first layer's product costs less than a mixture of its gradients, and is not put
+    off.
+    """
+    first = model.first
+    if first is None:
+        return of_function(model.apply, particles, inputs)
+    matrices = first.weight(particles)
+    if matrices.shape[2] <= matrices.shape[0]:
+        return of_function(model.apply, particles, inputs)
+    inputs = inputs.astype(matrices.dtype)
+    found, vjp = jax.vjp(jax.vmap(first.rest), particles, jnp.tensordot(matrices, inputs, axes=(2, 1)))
+    return found, Jacobians(vjp, inputs, first)
+
+
+def of_function(see: Callable[[Weights, Any], Array], particles: Particles, inputs: Any) -> tuple[Array, Jacobians]:
+    """The same for any function of one network's weights and of the inputs; no product is put off."""
+    found, vjp = jax.vjp(lambda w: jax.vmap(see, (0, None))(w, inputs), particles)
+    return found, Jacobians(vjp)
