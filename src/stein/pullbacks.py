@@ -65,10 +65,10 @@ class Jacobians(eqx.Module):
         return Pulled(weights, None if self.first is None else self._nothing(weights))
 
     def bound(self, pulled: Pulled) -> Pulled:
-        """A tree with norms that are at least those of the force, without the product: |D X| is at most |D| |X|."""
-        return (
-            pulled if self.first is None else pulled._replace(products=jnp.linalg.norm(self.inputs) * pulled.products)
-        )
+        r"""A tree with norms that are at least those of the force, without the product: :math:`|DX| \le |D|\,|X|`."""
+        if self.first is None:
+            return pulled
+        return pulled._replace(products=jnp.linalg.norm(self.inputs) * pulled.products)
 
     def _nothing(self, like: Particles) -> Float[Array, "n 1 1"]:
         """Zeros that stretch to whatever they are added to."""
