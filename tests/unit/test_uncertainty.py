@@ -26,6 +26,12 @@ def test_disagreement_is_the_mean_of_standard_deviations():
     assert uncertainty.disagreement(q)[0] == pytest.approx((0.4 + 0 + 0.4) / np.sqrt(2) / 3)
 
 
+def test_mutual_information_of_members_that_are_nearly_certain_is_finite():
+    """Catches a mean that is rounded to zero where a probability is the smallest number: it diverges by inf."""
+    sure = np.array([[[1.0, 0.0]], [[1.0, 5e-324]], [[1.0, 0.0]]])
+    assert uncertainty.mutual_information(sure).tolist() == [0]
+
+
 def test_mutual_information_is_what_members_do_not_share():
     """Zero for members that agree, all of the entropy for members that are each certain of something else."""
     same, torn = np.repeat(P[:1], 3, axis=0), np.eye(4)[:, None]

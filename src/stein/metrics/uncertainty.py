@@ -50,6 +50,8 @@ def mutual_information(probabilities: Probabilities) -> Points:
     which is equal, never negative, and exactly zero if all members agree.
     """
     p = _sum_to_one("probabilities", probabilities)
+    # Where the mean of numbers near the smallest of all is rounded to zero, their divergence from it would be infinite.
+    p = np.where(p < len(p) * np.finfo(p.dtype).tiny, 0, p)
     mean = p[0] + (p - p[0]).mean(axis=0)
     return scipy.special.kl_div(p, mean[None]).sum(axis=2).mean(axis=0) / np.log(p.shape[2])
 
