@@ -199,6 +199,8 @@ def test_a_table_keeps_the_entries_whose_runs_are_gone(tmp_path):
     assert kept({"de": now}, {("de", 42), ("de", 43)}) == [entry("DE", 41), entry("f-SVGD", 42)]
     other = now | {"method": {"functional_prior": "infinite-width"}}
     assert kept({"f-svgd": other}, {("f-svgd", 43)}) == [entry("DE", 41), entry("DE", 42)]
+    lost = image_tables._left_out(tmp_path, names, kept({"f-svgd": other}, set()), {("de", 42)})
+    assert lost == ["f-svgd-42"]  # sees entries that vanish without a word
     split = now | {"data": {"seed": 43}}  # other rows of the data are another row of the table
     assert kept({"f-svgd": split}, {("f-svgd", 43)}) == [entry("DE", 41), entry("DE", 42)]
     assert image_tables._kept(tmp_path / "new", names, {}, set()) == ({}, [])

@@ -225,9 +225,12 @@ def _reproduce_table(
             image_tables.make(folder, image_tables.cells(what, preset, rows, seeds), launcher, bars)
     finally:  # also if the command was stopped
         with _writing(folder, launcher), terminal.status("Drawing"):
-            image_tables.write(
+            left_out = image_tables.write(
                 folder, image_tables.cells(what, preset, (), seeds), f"stein reproduce {what} --preset {preset}"
             )
+        if left_out:
+            why = "the settings of their rows are others now; --out gives the new runs a table of their own"
+            print(f"warning: no longer in {folder}/table.json: {', '.join(left_out)}; {why}", file=sys.stderr)
     if not (folder / f"{shown}.md").exists():  # an early shard without a cell of its own
         print(f"nothing to show yet in {folder}")
         return

@@ -94,15 +94,18 @@ def make_cell(folder: Path, cell: Cell, show: bool = False) -> None:
 # -- what a table shows ---------------------------------------------------------------------------------------------
 
 
-def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
+def write(folder: Path, wanted: Sequence[Cell], command: str) -> list[str]:
     """Write tables and figures of the finished cells, and learning curves of those that have begun.
 
     Entries of the folder's table whose runs are gone stay in the tables, and are named in ``kept`` of about.json.
     Figures need the runs: while there are such entries, they are those of the table before.
+
+    Returns:
+        The entries of the table before that are left out, because the settings of their rows are others now.
     """
     begun = [cell for cell in wanted if RunFolder(cell.place(folder)).config.exists()]
     if not begun:
-        return
+        return []
     finished = [cell for cell in begun if RunFolder(cell.place(folder)).evaluation.exists()]
     used = {
         cell.row.name: msgspec.to_builtins(configs.load_run(RunFolder(cell.place(folder)).config))
@@ -111,6 +114,7 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
     rows = protocols.protocol(wanted[0].table, wanted[0].preset).rows
     names = {(row.label, row.stochastic): row.name for row in rows}
     before, kept = _kept(folder, names, used, {(cell.row.name, cell.seed) for cell in begun})
+    left_out = _left_out(folder, names, kept, {(cell.row.name, cell.seed) for cell in begun})
     found = [_row(folder, cell) for cell in finished] + kept
     found.sort(key=lambda row: (row["seed"], list(names).index((row["label"], row["stochastic"]))))
     learned = {cell: _learned(folder, cell) for cell in begun}
@@ -134,6 +138,19 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> None:
     documents.write_text(folder / "about.json", json.dumps(about, indent=1))
     if not kept:
         draw(folder, learned, finished)
+    return left_out
+
+
+def _left_out(
+    folder: Path, names: dict[tuple[str, bool], str], kept: Sequence[dict[str, Any]], begun: set[tuple[str, int]]
+) -> list[str]:
+    """Entries of the table before that are neither kept nor of the ``begun`` runs."""
+    table = folder / "table.json"
+    entries = json.loads(table.read_bytes()) if table.exists() else []
+    lost = [
+        (names.get((row["label"], row["stochastic"]), row["label"]), row["seed"]) for row in entries if row not in kept
+    ]
+    return [f"{name}-{seed}" for name, seed in lost if (name, seed) not in begun]
 
 
 def _kept(
