@@ -1,5 +1,6 @@
 """Forces whose product with the inputs is put off are the forces themselves."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,14 +45,10 @@ def moved(model, name, points="batch", broken=None, **options):
     algorithm = build(name, target, **options)
     state = algorithm.init(jax.random.key(0), MEMBERS)
     if broken is not None:
-        first = state.particles[0].weight.at[1, 0, 0].add(broken)
-        state = state._replace(
-            particles=jax.tree.map(lambda a: first if a.shape == first.shape else a, state.particles)
-        )
+        particles = eqx.tree_at(WITH.first.weight, state.particles, replace_fn=lambda w: w.at[1, 0, 0].add(broken))
+        state = state._replace(particles=particles)
     state, _ = train.run(algorithm, state, lambda step: BATCH, 1, min_alive=0)
-    return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(state.particles)]), np.asarray(
-        state.alive
-    )
+    return np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(state.particles)]), np.asarray(state.alive)
 
 
 @pytest.mark.parametrize(("points", "name", "options"), CASES)

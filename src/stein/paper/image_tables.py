@@ -113,8 +113,9 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> list[str]:
     }
     rows = protocols.protocol(wanted[0].table, wanted[0].preset).rows
     names = {(row.label, row.stochastic): row.name for row in rows}
-    before, kept = _kept(folder, names, used, {(cell.row.name, cell.seed) for cell in begun})
-    left_out = _left_out(folder, names, kept, {(cell.row.name, cell.seed) for cell in begun})
+    made = {(cell.row.name, cell.seed) for cell in begun}
+    before, kept = _kept(folder, names, used, made)
+    left_out = _left_out(folder, names, kept, made)
     found = [_row(folder, cell) for cell in finished] + kept
     found.sort(key=lambda row: (row["seed"], list(names).index((row["label"], row["stochastic"]))))
     learned = {cell: _learned(folder, cell) for cell in begun}
@@ -145,12 +146,15 @@ def _left_out(
     folder: Path, names: dict[tuple[str, bool], str], kept: Sequence[dict[str, Any]], begun: set[tuple[str, int]]
 ) -> list[str]:
     """Entries of the table before that are neither kept nor of the ``begun`` runs."""
-    table = folder / "table.json"
-    entries = json.loads(table.read_bytes()) if table.exists() else []
-    lost = [
-        (names.get((row["label"], row["stochastic"]), row["label"]), row["seed"]) for row in entries if row not in kept
-    ]
+    lost = [(name or row["label"], row["seed"]) for name, row in _entries(folder, names) if row not in kept]
     return [f"{name}-{seed}" for name, seed in lost if (name, seed) not in begun]
+
+
+def _entries(folder: Path, names: dict[tuple[str, bool], str]) -> list[tuple[str | None, dict[str, Any]]]:
+    """The entries of the folder's table, if there is one, each with the name of its row."""
+    table = folder / "table.json"
+    found = json.loads(table.read_bytes()) if table.exists() else []
+    return [(names.get((row["label"], row["stochastic"])), row) for row in found]
 
 
 def _kept(
@@ -167,8 +171,7 @@ def _kept(
     if configs_before is None:
         raise ValueError(f"{about}: lacks the settings of table.json; move both away, or give another --out")
     same = {name: config for name, config in configs_before.items() if _agree(config, used.get(name, config))}
-    entries = [(names.get((row["label"], row["stochastic"])), row) for row in json.loads(table.read_bytes())]
-    return same, [row for name, row in entries if name in same and (name, row["seed"]) not in begun]
+    return same, [row for name, row in _entries(folder, names) if name in same and (name, row["seed"]) not in begun]
 
 
 def _agree(before: dict[str, Any], now: dict[str, Any]) -> bool:
