@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
+from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -170,9 +171,12 @@ def _advancer(
     if batches is None or isinstance(batches, Batches):
         if batches is not None:
             algorithm.target.check(batches.x, batches.y)
+        # The next chunk's rows are asked for before a chunk is trained: they are shuffled beside it.
+        asked = pairwise(chain((operands(batches, *chunk) for chunk in chunks()), [None]))
 
         def scan(state: State, step: int, length: int) -> tuple[State, Info]:
-            return _jitted_advance()(algorithm.step, state, *operands(batches, step, length), length)
+            (now, _) = next(asked)
+            return _jitted_advance()(algorithm.step, state, *now, length)
 
         return scan
     if hasattr(batches, "batch_at"):
@@ -212,8 +216,16 @@ def _advancer(
 def operands(batches: Any, step: int, length: int) -> tuple[Batches | None, Any]:
     """The data of some steps as the compiled loop takes them: all data and row numbers, or the batches themselves."""
     if batches is None or isinstance(batches, Batches):
-        return batches, None if batches is None else batches.indices(batches.cursor(step), length)
+        return batches, None if batches is None else _jitted_rows()(batches, batches.cursor(step), length)
     return None, _read(batches, (step, length))
+
+
+def _rows(batches: Batches, cursor: tuple[Any, Any], length: int) -> Any:
+    return batches.indices(cursor, length)
+
+
+# It runs once a chunk, and whole numbers do not depend on what is optimised.
+_jitted_rows = compiler.jit(_rows, compiler.ONCE, static_argnums=2)
 
 
 def _read(stream: Any, block: tuple[int, int]) -> Batch:

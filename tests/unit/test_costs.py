@@ -49,13 +49,11 @@ def test_a_step_keeps_two_ensembles_beside_its_own():
 
 def test_methods_share_the_program_that_shuffles():
     """Catches the rows of batches compiled again for every method."""
-    from stein import batches as module
-
     x, y = data.regression_1d()
     target = targets.posterior(models.mlp([1, 3, 1]), likelihoods.gaussian(1.0), priors.normal(), len(x))
     rows = data.Batches(x, y, 7, jax.random.key(1))
-    before = module._stream._cache_size()
+    before = train._jitted_rows()._cache_size()
     for method in ("de", "w-svgd"):
         algorithm = build(method, target)
         train.run(algorithm, algorithm.init(jax.random.key(0), 2), rows, 3)
-    assert module._stream._cache_size() == before + 1
+    assert train._jitted_rows()._cache_size() == before + 1
