@@ -15,6 +15,9 @@ Options = dict[str, bool | int]
 ONCE: Options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """For a program that runs once: as little as possible is optimised."""
 
+SELDOM: Options = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+"""For a program that runs once in many steps: compiled in half the time, for a little more when it runs."""
+
 # XLA cuts a program into 32 parts and compiles them in parallel. On a laptop so many cost more than they gain.
 OFTEN: Options = {"xla_cpu_parallel_codegen_split_count": 8}
 """For a program that runs often: all optimisations. The parts do not change its results."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
-from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -171,12 +170,9 @@ def _advancer(
     if batches is None or isinstance(batches, Batches):
         if batches is not None:
             algorithm.target.check(batches.x, batches.y)
-        # The next chunk's rows are asked for before a chunk is trained: they are shuffled beside it.
-        asked = pairwise(chain((operands(batches, *chunk) for chunk in chunks()), [None]))
 
         def scan(state: State, step: int, length: int) -> tuple[State, Info]:
-            (now, _) = next(asked)
-            return _jitted_advance()(algorithm.step, state, *now, length)
+            return _jitted_advance()(algorithm.step, state, *operands(batches, step, length), length)
 
         return scan
     if hasattr(batches, "batch_at"):
@@ -224,8 +220,7 @@ def _rows(batches: Batches, cursor: tuple[Any, Any], length: int) -> Any:
     return batches.indices(cursor, length)
 
 
-# It runs once a chunk, and whole numbers do not depend on what is optimised.
-_jitted_rows = compiler.jit(_rows, compiler.ONCE, static_argnums=2)
+_jitted_rows = compiler.jit(_rows, compiler.SELDOM, static_argnums=2)
 
 
 def _read(stream: Any, block: tuple[int, int]) -> Batch:

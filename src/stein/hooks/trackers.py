@@ -71,6 +71,7 @@ def tensorboard(folder: Path | str, start: int = 0, warn: Callable[[str], None] 
     """
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog
+    from tensorboardX.proto.summary_pb2 import Summary
     from tensorboardX.summary import scalar
 
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -85,8 +86,8 @@ def tensorboard(folder: Path | str, start: int = 0, warn: Callable[[str], None] 
         if broken:
             return
         try:
-            for name, value in _scalars(moment.metrics).items():
-                writer.write_event(Event(wall_time=time.time(), step=moment.step, summary=scalar(tag(name), value)))
+            values = [scalar(tag(name), value).value[0] for name, value in _scalars(moment.metrics).items()]
+            writer.write_event(Event(wall_time=time.time(), step=moment.step, summary=Summary(value=values)))
             writer.flush()
         except OSError as error:
             broken = True

@@ -13,8 +13,7 @@ from stein.types import Particles
 
 def norm(x: Particles) -> Float[Array, ""]:
     """Euclidean norm over all particles and leaves."""
-    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(x)]
-    return jnp.sqrt(sum(squares[1:], squares[0]))
+    return jnp.sqrt(jnp.sum(tree.squared_norms(x)))
 
 
 def kernel(matrix: Float[Array, "n n"], alive: Bool[Array, " n"]) -> dict[str, Float[Array, ""]]:
@@ -49,8 +48,8 @@ def stein_discrepancy(x: Particles, score: Particles, alive: Bool[Array, " n"]) 
     Cost: four n x n by n x d products.
     Reference: Liu, Lee & Jordan (2016).
     """
+    squared = tree.squared_distances(x, alive)  # as a rule computes them: XLA does so once for both
     x, g = tree.around_middle(x, alive), tree.where(alive, score, 0)
-    squared = tree.squared_distances(x, alive)
     pairs = (alive[:, None] & alive[None, :]).astype(squared.dtype)
     n = jnp.maximum(jnp.sum(alive), 1).astype(squared.dtype)
     d = sum(leaf[0].size for leaf in jax.tree.leaves(x))
