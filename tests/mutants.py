@@ -167,7 +167,8 @@ def first_failure(source: Path) -> str | None:
 
 def main(names: list[str]) -> int:
     out = ROOT / "results" / "mutants" / "mutants.json"
-    rows = {} if not names else {row["mutant"]: row for row in json.loads(out.read_text())["mutants"]}
+    before = json.loads(out.read_text())["mutants"] if names else []
+    rows = {row["mutant"]: row for row in before if row["mutant"] in MUTANTS}
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:

@@ -170,7 +170,7 @@ def posterior(
         alive = alive & tree.healthy(particles) & tree.healthy(seen)
         alive = alive & (tree.healthy(data.point_scores) if functional else tree.healthy(data.jacobians.bound(score)))
         outputs = tree.where(alive, outputs, 0)
-        loglik_w = data.jacobians.expand(tree.where(alive, data.pulled, 0))
+        loglik_w = tree.where(alive, data.jacobians.expand(data.pulled), 0)
         posterior_w = with_prior(loglik_w, tree.where(alive, prior_w, 0))
         score_w = tree.scale(drive, posterior_w)
         to_features = of_outputs or FeatureMap(lambda outputs: outputs, lambda outputs, u: u)
