@@ -216,11 +216,7 @@ def operands(batches: Any, step: int, length: int) -> tuple[Batches | None, Any]
     return None, _read(batches, (step, length))
 
 
-def _rows(batches: Batches, cursor: tuple[Any, Any], length: int) -> Any:
-    return batches.indices(cursor, length)
-
-
-_jitted_rows = compiler.jit(_rows, compiler.SELDOM, static_argnums=2)
+_jitted_rows = compiler.jit(Batches.indices, compiler.SELDOM, static_argnums=2)
 
 
 def _read(stream: Any, block: tuple[int, int]) -> Batch:
