@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from stein import versions
 
@@ -46,3 +47,20 @@ def _known(name: str, value: bool | int) -> bool:
             return False
         raise
     return True
+
+
+def stored(function: Callable) -> Callable:
+    """The same function; on a CPU its result is computed once and stored.
+
+    XLA prefers to compute cheap operations again wherever their result is read, from operands that must then be kept:
+    more memory, and more of it to read. A part of the program that is not inlined has its own result.
+    """
+    if jax.default_backend() != "cpu":
+        return function
+    jitted = jax.jit(function)
+
+    def part(*arguments: Any) -> Any:
+        with set_xla_metadata(inlineable="false"):
+            return jitted(*arguments)
+
+    return part

@@ -57,7 +57,11 @@ class Jacobians(eqx.Module):
         """The force itself, with the product that was put off."""
         if self.first is None or self.inputs is None or pulled.products is None:
             return pulled.weights
-        product = jnp.tensordot(pulled.products, self.inputs, axes=1)
+        # One product for all members, of matrices with points as rows (turned in memory, hence the barrier): the form
+        # that XLA multiplies fastest on a CPU.
+        points_first = jax.lax.optimization_barrier(jnp.moveaxis(pulled.products, 2, 0))
+        product = points_first.reshape(len(self.inputs), -1).T @ self.inputs
+        product = product.reshape(*points_first.shape[1:], -1)
         return eqx.tree_at(self.first.weight, pulled.weights, self.first.weight(pulled.weights) + product)
 
     def known(self, weights: Particles) -> Pulled:
@@ -88,7 +92,9 @@ def outputs(model: Model, particles: Particles, inputs: Array) -> tuple[Array, J
     if matrices.shape[2] <= matrices.shape[0]:
         return of_function(model.apply, particles, inputs)
     inputs = inputs.astype(matrices.dtype)
-    found, vjp = jax.vjp(jax.vmap(first.rest), particles, jnp.tensordot(matrices, inputs, axes=(2, 1)))
+    products = jax.lax.optimization_barrier(inputs @ matrices.reshape(-1, inputs.shape[1]).T)  # as in `expand`
+    products = jnp.moveaxis(products.reshape(len(inputs), *matrices.shape[:2]), 0, 2)
+    found, vjp = jax.vjp(jax.vmap(first.rest), particles, products)
     return found, Jacobians(vjp, inputs, first)
 
 

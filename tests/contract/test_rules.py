@@ -295,6 +295,8 @@ OPTION_VALUES = {
     "estimator": rules.blob(),
     "weights": (0.2, 0.8),
     "axes": np.array([[1.0, 0.5], [0.0, 3.0]]),
+    "eta": 0.5,
+    "tails": 3.0,
 }
 OTHER_VALUES = {  # where the value above is what the method has anyway
     ("hp-svgd", "repulsion"): rules.local(),

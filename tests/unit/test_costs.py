@@ -1,6 +1,7 @@
 """What a step costs by XLA's own account, which no other program on the machine changes."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import jax
@@ -45,6 +46,22 @@ def test_a_step_keeps_two_ensembles_beside_its_own():
         program = train.compiled(algorithm, state, batches, batches.indices(batches.cursor(0), 2))
     particles = sum(4 * leaf.size for leaf in jax.tree.leaves(state.particles))
     assert program.memory_analysis().temp_size_in_bytes / particles < 2.5
+
+
+def test_activations_of_large_layers_are_stored_once(monkeypatch):
+    """Catches the products of a layer that are kept beside its activations, so that these can be computed again."""
+
+    def temporaries(large: int) -> int:
+        monkeypatch.setattr(sys.modules["stein.models.mlp"], "LARGE", large)
+        target = targets.posterior(models.mlp([100, 100, 100, 10]), likelihoods.categorical(), priors.normal(), 300)
+        algorithm = build("de", target)
+        state = jax.eval_shape(lambda key: algorithm.init(key, 10), jax.random.key(0))
+        batches = data.Batches(jnp.zeros((300, 100)), jnp.zeros(300, jnp.int32), 256, jax.random.key(1))
+        program = train.compiled(algorithm, state, batches, batches.indices(batches.cursor(0), 1))
+        return program.memory_analysis().temp_size_in_bytes
+
+    with jax.enable_x64(False):
+        assert temporaries(large=1) <= temporaries(large=2**30) - 4 * 10 * 100 * 256
 
 
 def test_methods_share_the_program_that_shuffles():

@@ -15,6 +15,7 @@ import stein
 from problems import relative_error, rounding
 from stein import models, tree
 from stein.models import resnet
+from stein.models.mlp import LARGE, _rectified
 from stein.sklearn import SteinRegressor
 from stein.types import Model
 
@@ -74,6 +75,21 @@ def test_an_mlp_is_its_formula():
         h = np.tanh(h @ np.asarray(layer.weight).T + np.asarray(layer.bias))
     expected = h @ np.asarray(weights[-1].weight).T + np.asarray(weights[-1].bias)
     np.testing.assert_allclose(model.apply(weights, x), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_units_of_an_mlp_and_their_derivatives_are_those_of_relu(size):
+    """At zero, where the derivative is a choice, and at NaN, which must not vanish; stored or not. Catches a derivative
+    that is 1 at zero, and a NaN that becomes 0."""
+    products = jnp.resize(jnp.array([-1.0, 0.0, 2.0, jnp.nan]), (1, size))
+    for differentiated in (0, 1):
+        ours, theirs = (
+            jax.jit(jax.vmap(jax.value_and_grad(lambda z, b, unit=unit: unit(z, b).sum(), differentiated)))(
+                products[:, :, None], jnp.zeros((1, size, 1))
+            )
+            for unit in (_rectified, lambda z, b: jax.nn.relu(z + b))
+        )
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 def test_an_mlp_starts_uniform_in_the_inverse_root_of_the_fan_in():

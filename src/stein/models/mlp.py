@@ -5,10 +5,15 @@ from itertools import pairwise
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
+from stein import compiler
 from stein.types import FirstLayer, Key, Model, Weights
+
+LARGE = 2**14
+"""Activations of one network's layer from which on they are stored, not computed again where they are read."""
 
 
 def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu) -> Model:
@@ -34,6 +39,7 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"sizes: got {list(sizes)}; need at least two widths, each 1 or more")
     widths = list(pairwise(sizes))
+    unit = _rectified if activation is jax.nn.relu else lambda products, bias: activation(products + bias)
 
     def init(key: Key) -> Weights:
         keys = jax.random.split(key, len(widths))
@@ -46,7 +52,7 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
 
     def rest(weights: Weights, products: Array) -> Array:
         for number, (layer, following) in enumerate(pairwise(weights), 1):
-            hidden = activation(products + layer.bias[:, None])
+            hidden = unit(products, layer.bias[:, None])
             hidden = checkpoint_name(hidden.T, f"hidden-{number}").T  # for stein.features; it costs nothing
             products = _product(following.weight, hidden)
         return (products + weights[-1].bias[:, None]).T
@@ -55,12 +61,29 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
 
 
 @jax.custom_jvp
+def _rectified(products: Array, bias: Array) -> Array:
+    """``jax.nn.relu(products + bias)``, whose derivative is computed from the result: the products need not be kept."""
+    relu = compiler.stored(_relu) if products.size >= LARGE else _relu
+    return relu(products, bias)
+
+
+@_rectified.defjvp
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    result = _rectified(*primals)
+    return result, jnp.where(result > 0, tangents[0] + tangents[1], jnp.zeros((), result.dtype))
+
+
+def _relu(products: Array, bias: Array) -> Array:
+    return jnp.maximum(products + bias, jnp.zeros((), products.dtype))
+
+
+@jax.custom_jvp
 def _product(matrix: Array, columns: Array) -> Array:
     return matrix @ columns
 
 
 @_product.defjvp
-def _derivative(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     """The product rule. Backwards, XLA would multiply by transposed matrices, which takes up to four times as long:
     so small matrices are turned in memory, those of a layer before the product, the few rows of an output layer's
     gradient after it."""
