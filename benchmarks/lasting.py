@@ -4,6 +4,7 @@
 (``--steps``), three times the protocol's, and writes results/lasting/ROW-SEED.json (TASK-ROW-SEED.json but for the
 regression): at every thousandth step the distance to the posterior, also of the chains' last states alone if draws are
 kept, and on the regression task ``far_spread``, which needs no posterior. It continues where it was interrupted.
+Without a row it trains nothing. At its end it writes results/lasting/table.md, the means over the seeds of all files.
 """
 
 import argparse
@@ -15,11 +16,16 @@ import jax
 from stein import hooks, predict, train
 from stein.ensembles import build, members
 from stein.paper import reference, toys
+from stein.paper.statistics import summary, with_error
 from stein.paper.toy_figures import batches_of, cell_path, judge
 from stein.paper.variants import Variant, variants
 from stein.storage import checkpoint, durable
 
-EVERY = 1000
+FOLDER = Path("results/lasting")
+EVERY, FIRST = 1000, 10_000
+NUMBERS = ("rho_data", "rho_gap", "rho_ext", "E_std", "W1", "last_E_std", "last_W1", "far_spread")
+CLASSES = ("H_near", "H_far", "KL", "H_error", "AUROC_H", "last_KL", "last_H_error")
+DISTANCES = ("E_std", "W1", "KL", "H_error")
 
 
 def follow(task: toys.Task, variant: Variant, seed: int, steps: int, path: Path, checkpoints: Path) -> None:
@@ -55,9 +61,40 @@ def follow(task: toys.Task, variant: Variant, seed: int, steps: int, path: Path,
         train.run(algorithm, state, batches_of(task, variant, key_batches), steps - step, chunk=250, hooks=every)
 
 
+def table(folder: Path) -> str:
+    """Mean and standard error over seeds at every ten-thousandth step, and the largest value of any seed since the
+    first of these: a mean hides a seed that wandered off and came back."""
+    rows: dict[str, list[dict]] = {}
+    for path in sorted(folder.glob("*.json")):
+        rows.setdefault(path.stem.rpartition("-")[0], []).append(json.loads(path.read_text())["steps"])
+    lines = ["`python benchmarks/lasting.py`: mean ± standard error over seeds; worst: of all seeds so far"]
+    for row, seeds in rows.items():
+        shown = CLASSES if row.startswith("classification") else NUMBERS
+        names = [name for name in shown if name in seeds[0][str(EVERY)]]
+        worst = [f"worst {name}" for name in DISTANCES if name in names]
+        lines += ["", f"**{row}**", "", f"| step | seeds | {' | '.join(names + worst)} |"]
+        lines.append("|---:" * (2 + len(names + worst)) + "|")
+        last = max(int(step) for steps in seeds for step in steps)
+        for step in range(FIRST, last + 1, FIRST):
+            there = [steps[str(step)] for steps in seeds if str(step) in steps]
+            if not there:
+                continue
+            numbers = summary([{name: found[name] for name in names} for found in there])
+            cells = [with_error(*numbers[name], digits=3) for name in names]
+            for name in worst:
+                since = [at[name.removeprefix("worst ")] for steps in seeds for at in _until(steps, step)]
+                cells.append(f"{max(since):.3f}")
+            lines.append(f"| {step:,} | {len(there)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _until(steps: dict[str, dict], last: int) -> list[dict]:
+    return [numbers for step, numbers in steps.items() if FIRST <= int(step) <= last]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="+")
+    parser.add_argument("rows", nargs="*")
     parser.add_argument("--steps", type=int, default=30_000)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--task", choices=toys.TASKS, default="regression")
@@ -67,9 +104,10 @@ def main() -> None:
     for label in chosen.rows:
         name = cell_path(Path(), "", label, chosen.seed).stem
         name = f"{task.name}-{name}" if task.has_classes else name
-        path = Path("results/lasting") / f"{name}.json"
+        path = FOLDER / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         follow(task, known[label], chosen.seed, chosen.steps, path, Path("build/lasting") / name)
+    durable.replace(FOLDER / "table.md", table(FOLDER).encode())
 
 
 if __name__ == "__main__":
