@@ -62,19 +62,15 @@ def mlp(sizes: Sequence[int], activation: Callable[[Array], Array] = jax.nn.relu
 
 @jax.custom_jvp
 def _rectified(products: Array, bias: Array) -> Array:
-    """``jax.nn.relu(products + bias)``, whose derivative is computed from the result: the products need not be kept."""
-    relu = compiler.stored(_relu) if products.size >= LARGE else _relu
-    return relu(products, bias)
+    """``jax.nn.relu(products + bias)``. Its derivative needs the result only: the products need not be kept."""
+    return jnp.maximum(products + bias, jnp.zeros((), products.dtype))
 
 
 @_rectified.defjvp
 def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    result = _rectified(*primals)
+    relu = compiler.stored(_rectified) if primals[0].size >= LARGE else _rectified
+    result = relu(*primals)
     return result, jnp.where(result > 0, tangents[0] + tangents[1], jnp.zeros((), result.dtype))
-
-
-def _relu(products: Array, bias: Array) -> Array:
-    return jnp.maximum(products + bias, jnp.zeros((), products.dtype))
 
 
 @jax.custom_jvp
