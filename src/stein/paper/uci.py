@@ -80,7 +80,8 @@ def _peers() -> dict[str, Callable[[int], Any]]:
 
 
 PEERS = ("sklearn MLP", "random forest", "gradient boosting", "Gaussian process")
-METHODS = ("de", "w-svgd", "f-svgd", "fw-svgd", "h-svgd", "hp-svgd")
+METHODS = ("de", "w-svgd", "f-svgd", "fw-svgd", "h-svgd", "hp-svgd", "rde", "forde", "sghmc")
+NEEDED = {"rde": {"extra_points": 32}}  # what a method has no default for
 ROWS = (OURS, "de", CONFORMAL, *PEERS, *(method for method in METHODS if method not in (OURS, "de")))
 
 
@@ -147,10 +148,11 @@ def _ours(row: str, train: Any, test: Any, seed: int, found: Path) -> dict[str, 
         rows = len(calibrated.scores)
         return {"covered": int(inside.sum()), "test": len(test.y), "calibration": rows} | _scores(model, test)
     tried = next((line for line in _read(found) if line["split"] == seed), None)
+    settings = {"method": row, "random_state": seed} | NEEDED.get(row, {})
     if tried is None:
-        return _scores(SteinRegressor(method=row, random_state=seed).fit(train.x, train.y), test)
+        return _scores(SteinRegressor(**settings).fit(train.x, train.y), test)
     # The trials do not depend on the method: with the same seed they would choose the same.
-    model = SteinRegressor(method=row, random_state=seed, prior=tried["prior"], calibration=None).fit(train.x, train.y)
+    model = SteinRegressor(**settings, prior=tried["prior"], calibration=None).fit(train.x, train.y)
     model.spread_ = Spread(tried["width"], tried["degrees"])
     return _scores(model, test)
 
