@@ -49,6 +49,7 @@ def test_from_a_written_config_to_a_finished_run(tmp_path: Path, cache: Path) ->
     assert [entry["run"] for entry in listed] == [str(run)]
 
 
+@pytest.mark.long
 def test_far_spread_is_logged_with_every_evaluation(tmp_path: Path, cache: Path) -> None:
     """Catches a key without effect, a number at other steps than the evaluations', and one for classes."""
     run, wanted = tmp_path / "run", ["evaluation.every=100", "tracking.far_spread=true", "tracking.diagnostics=false"]

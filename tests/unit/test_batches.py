@@ -111,6 +111,7 @@ def test_crops_depend_on_the_step_alone(size):
     assert len(set(map(tuple, draws))) == 2 * 12
 
 
+@pytest.mark.long
 def test_training_on_crops_has_the_same_bytes_in_other_chunks_and_on_devices():
     """Catches draws that the compiled loop makes by its own counter, or that differ from device to device."""
 

@@ -29,10 +29,16 @@ POINTS = {
 }
 EXACT = {"repulsion": rules.exact(0.9, probe=True)}
 CASES = [
-    *(("batch", name, {}) for name in ("de", "f-svgd", "w-svgd", "fw-svgd-s", "h-svgd-l", "hs-svgd")),
-    *((points, "h-svgd-s", {}) for points in list(POINTS)[1:]),
-    *(("batch", name, EXACT) for name in ("fw-svgd-l", "hp-svgd")),
+    *(("batch", name, {}) for name in ("de", "f-svgd", "h-svgd-l")),
+    ("another batch", "h-svgd-s", {}),
+    ("batch and more", "h-svgd-s", {}),
+    ("batch", "fw-svgd-l", EXACT),
     ("elsewhere", "rde", {}),
+]
+FURTHER = [
+    *(("batch", name, {}) for name in ("w-svgd", "fw-svgd-s", "hs-svgd")),
+    *((points, "h-svgd-s", {}) for points in ("a part of it", "elsewhere")),
+    ("batch", "hp-svgd", EXACT),
     ("batch", "h-svgd-l", {"stochastic": True}),
     ("batch", "fw-svgd-l", {"space": "hidden-1"}),
 ]
@@ -51,7 +57,9 @@ def moved(model, name, points="batch", broken=None, **options):
     return np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(state.particles)]), np.asarray(state.alive)
 
 
-@pytest.mark.parametrize(("points", "name", "options"), CASES)
+@pytest.mark.parametrize(
+    ("points", "name", "options"), [*CASES, *(pytest.param(*case, marks=pytest.mark.long) for case in FURTHER)]
+)
 def test_a_product_that_is_put_off_changes_no_step(points, name, options):
     """Catches the inputs of other points, a force that is counted twice or not at all, and a mask that is missing."""
     expected, found = (moved(model, name, points, **options)[0] for model in (WITHOUT, WITH))
