@@ -80,8 +80,8 @@ def _peers() -> dict[str, Callable[[int], Any]]:
 
 
 PEERS = ("sklearn MLP", "random forest", "gradient boosting", "Gaussian process")
-METHODS = ("de", "w-svgd", "f-svgd", "fw-svgd", "h-svgd", "hp-svgd", "rde", "forde", "sghmc")
-NEEDED = {"rde": {"extra_points": 32}}  # what a method has no default for
+METHODS = ("de", "w-svgd", "f-svgd", "fw-svgd", "h-svgd", "hp-svgd", "rde")
+NEEDED = {"rde": {"extra_points": 32}}  # in the box of the inputs, new ones in every step; there is no default
 ROWS = (OURS, "de", CONFORMAL, *PEERS, *(method for method in METHODS if method not in (OURS, "de")))
 
 
