@@ -1,4 +1,4 @@
-"""What XLA is told about a program, so that a first step comes soon."""
+"""What XLA is told about a program, so that a first step comes soon and nothing is computed twice."""
 
 import functools
 from collections.abc import Callable

@@ -57,8 +57,8 @@ class Jacobians(eqx.Module):
         """The force itself, with the product that was put off."""
         if self.first is None or self.inputs is None or pulled.products is None:
             return pulled.weights
-        # One product for all members, of matrices with points as rows (turned in memory, hence the barrier): the form
-        # that XLA multiplies fastest on a CPU.
+        # All members' matrices are one, with points as rows (turned in memory, hence the barrier): the form that XLA
+        # multiplies fastest on a CPU.
         points_first = jax.lax.optimization_barrier(jnp.moveaxis(pulled.products, 2, 0))
         product = points_first.reshape(len(self.inputs), -1).T @ self.inputs
         product = product.reshape(*points_first.shape[1:], -1)
