@@ -5,6 +5,7 @@ Run as ``python <script>.py problem.npz direction.npz threads ...``, in the peer
 
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +36,20 @@ class Problem:
 def arguments() -> tuple[Problem, int, list[str]]:
     """The problem, the number of threads, and what else the row asks for."""
     return Problem(sys.argv[1]), int(sys.argv[3]), sys.argv[4:]
+
+
+def fastest(ways: dict[str, Callable[[int], None]], rounds: int) -> tuple[str, dict[str, float]]:
+    """The way whose steps take the shortest time here, and what the compilation of each took: a peer is measured at its
+    best. The ways take turns, and the median of their rounds decides: a machine that slows down for a moment does not.
+    """
+    taken = {name: [] for name in ways}
+    for t in range(1 + rounds):
+        for name, step in ways.items():
+            began = time.perf_counter()
+            step(t)
+            taken[name].append(time.perf_counter() - began)
+    usual = {name: statistics.median(times[1:]) for name, times in taken.items()}
+    return min(usual, key=usual.get), {name: times[0] - usual[name] for name, times in taken.items()}
 
 
 def serve(

@@ -4,7 +4,6 @@ The normal prior is Adam's ``weight_decay``, which is its score, w/std^2, at no 
 """
 
 import math
-import time
 
 import protocol
 import torch
@@ -107,26 +106,11 @@ def stepper(loss):
     return step
 
 
-def tried(outputs):
-    """Seconds of four steps, of the compilation before them, and the loss itself."""
-    loss = loss_of(outputs)
-    step, times = stepper(loss), []
-    for t in range(6):
-        began = time.perf_counter()
-        step(t)
-        times.append(time.perf_counter() - began)
-    return sum(times[2:]), times[0] - times[1], loss
-
-
-# Each way to write the forward pass is tried for a few steps: torch is measured at its best.
-ways = (
-    (points_as_rows, first_layer_shared, points_as_columns) if way == "eager" else (points_as_rows, points_as_columns)
-)
-results = {outputs: tried(outputs) for outputs in ways}
-chosen = min(ways, key=lambda outputs: results[outputs][0])
-_, compile_seconds, loss = results[chosen]
+losses = {outputs.__name__: loss_of(outputs) for outputs in (points_as_rows, first_layer_shared, points_as_columns)}
+chosen, compilations = protocol.fastest({name: stepper(loss) for name, loss in losses.items()}, rounds=15)
+loss = losses[chosen]
 leaves = weights()
 direction = scores_of(loss, leaves, rows[0], prior=True)
 direction = svgd(leaves, direction) if method == "w-svgd" else direction
-name = f"torch {torch.__version__}, {way}, {chosen.__name__.replace('_', ' ')}"
-protocol.serve(name, direction, stepper(loss), compile_seconds=compile_seconds)
+name = f"torch {torch.__version__}, {way}, {chosen.replace('_', ' ')}"
+protocol.serve(name, direction, stepper(loss), compile_seconds=compilations[chosen])

@@ -4,8 +4,6 @@ Leaves are ours, in our order: per convolution (members, 3, 3, inputs, outputs) 
 then the other blocks stacked behind the members' axis; at the end the linear layer.
 """
 
-import time
-
 import protocol
 import torch
 from torch.nn.functional import conv2d, cross_entropy, linear, pad
@@ -103,20 +101,8 @@ def stepper(memory_format):
     return step
 
 
-def fastest():
-    """Images as planes or as pixels, whichever is faster here."""
-    taken = {}
-    for memory_format in (torch.contiguous_format, torch.channels_last):
-        step = stepper(memory_format)
-        step(0)
-        began = time.perf_counter()
-        step(1)
-        taken[memory_format] = time.perf_counter() - began
-    return min(taken, key=taken.get)
-
-
 stacked = in_torch()
 direction = in_ours([-g - w for g, w in zip(gradients(stacked, x[rows[0]], y[rows[0]]), stacked, strict=True)])
-chosen = fastest()
-words = "images as pixels" if chosen is torch.channels_last else "images as planes"
-protocol.serve(f"torch {torch.__version__}, {way}, {words}", direction, stepper(chosen))
+layouts = {"images as planes": torch.contiguous_format, "images as pixels": torch.channels_last}
+chosen, _ = protocol.fastest({name: stepper(layout) for name, layout in layouts.items()}, rounds=3)
+protocol.serve(f"torch {torch.__version__}, {way}, {chosen}", direction, stepper(layouts[chosen]))
