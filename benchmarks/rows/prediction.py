@@ -15,7 +15,7 @@ def images(number: int = 10_000, members: int = 50, chunk: int = 1000) -> list[d
 
     10,000 images flattened, networks of the paper's Table 1. (NumPy's BLAS is faster than XLA's on many CPUs, by 1.4 on
     the one of results.json; no program inside XLA can use it.) The second row is the memory that a chunk of activations
-    takes beyond weights, images and answers, over what one layer of them needs.
+    takes beyond weights, images and answers, over what one layer of it needs.
     """
     model = models.mlp(WIDTHS)
     particles = jax.vmap(model.init)(jax.random.split(jax.random.key(0), members))
@@ -32,10 +32,11 @@ def images(number: int = 10_000, members: int = 50, chunk: int = 1000) -> list[d
     def predictions() -> None:
         predict.in_chunks(model, particles, x)
 
-    compiled = predict._outputs.lower(model, particles, side).compile()
+    held = predict.AT_ONCE // members  # rows whose layers are in memory at once
+    compiled = predict._outputs.lower(model, particles, x[: predict.CHUNKS * held], predict.CHUNKS).compile()
     activations = compiled.memory_analysis().temp_size_in_bytes
-    size = f"{number} images, n = {members}, 784-100-100-100-10; products and memory: {chunk} at a time"
+    size = f"{number} images, n = {members}, 784-100-100-100-10; products: {chunk} at a time, predictions: {held}"
     return [
         paired("P12 prediction / its products", size, clocked(predictions), clocked(products), 1 / 0.8),
-        row("P12 memory / one layer's outputs", size, activations, 4 * chunk * members * 100, 4.0, unit="bytes"),
+        row("P12 memory / one layer's outputs", size, activations, 4 * held * members * 100, 4.0, unit="bytes"),
     ]

@@ -85,17 +85,38 @@ def outputs(model: Model, particles: Particles, inputs: Array) -> tuple[Array, J
     With fewer inputs than members the first layer's product costs less than a mixture of its gradients, and is not put
     off.
     """
-    first = model.first
+    first = _shared_first(model, particles)
     if first is None:
         return of_function(model.apply, particles, inputs)
-    matrices = first.weight(particles)
-    if matrices.shape[2] <= matrices.shape[0]:
-        return of_function(model.apply, particles, inputs)
-    inputs = inputs.astype(matrices.dtype)
-    products = jax.lax.optimization_barrier(inputs @ matrices.reshape(-1, inputs.shape[1]).T)  # as in `expand`
-    products = jnp.moveaxis(products.reshape(len(inputs), *matrices.shape[:2]), 0, 2)
+    inputs, products = _first_products(first, particles, inputs)
     found, vjp = jax.vjp(jax.vmap(first.rest), particles, products)
     return found, Jacobians(vjp, inputs, first)
+
+
+def outputs_alone(model: Model, particles: Particles, inputs: Array) -> Float[Array, "n m c"]:
+    """The same outputs, without Jacobians."""
+    first = _shared_first(model, particles)
+    if first is None:
+        return jax.vmap(model.apply, (0, None))(particles, inputs)
+    return jax.vmap(first.rest)(particles, _first_products(first, particles, inputs)[1])
+
+
+def _shared_first(model: Model, particles: Particles) -> FirstLayer | None:
+    """The first layer, if all members' products with the inputs are made as one."""
+    if model.first is None:
+        return None
+    members, _, widths = model.first.weight(particles).shape
+    return model.first if widths > members else None
+
+
+def _first_products(
+    first: FirstLayer, particles: Particles, inputs: Float[Array, "m i"]
+) -> tuple[Float[Array, "m i"], Float[Array, "n o m"]]:
+    """The inputs in the weights' dtype, and the first layer's products with them."""
+    matrices = first.weight(particles)
+    inputs = inputs.astype(matrices.dtype)
+    products = jax.lax.optimization_barrier(inputs @ matrices.reshape(-1, inputs.shape[1]).T)  # as in `expand`
+    return inputs, jnp.moveaxis(products.reshape(len(inputs), *matrices.shape[:2]), 0, 2)
 
 
 def of_function(see: Callable[[Weights, Any], Array], particles: Particles, inputs: Any) -> tuple[Array, Jacobians]:

@@ -322,7 +322,7 @@ _jitted_advance = compiler.jit(_advance, compiler.OFTEN, static_argnums=(0, 4))
 
 def _summary(info: Info) -> dict[str, Any]:
     """Means over the chunk and the members that are alive at its end."""
-    alive = np.asarray(info.alive[-1])
+    alive = np.asarray(info.alive)[-1]  # on the host: a slice of a jax array is a program of its own
     return {
         "log_likelihood": float(np.asarray(info.log_likelihood)[:, alive].mean()),
         "log_prior": float(np.asarray(info.log_prior)[:, alive].mean()),

@@ -11,6 +11,7 @@ import pytest
 from stein import datasets
 from stein.paper import image_tables, protocols
 from stein.runs import configs, launchers
+from stein.runs.schema import Config, Data, Method, Train
 from stein.storage import documents
 
 SLOW, FAST = 2.5e-3, 5e-3
@@ -188,20 +189,28 @@ def test_a_table_keeps_the_entries_whose_runs_are_gone(tmp_path):
         return {"label": label, "stochastic": False, "seed": seed}
 
     documents.write_text(tmp_path / "table.json", json.dumps([entry("DE", 41), entry("DE", 42), entry("f-SVGD", 42)]))
-    settings = {"train": {"seed": 42, "steps": 10}, "method": {"functional_prior": "ssge"}, "data": {"seed": 42}}
+    # As a run of two versions ago has it: keys are missing, and what is "auto" today is spelled out.
+    settings = {
+        "data": {"name": "digits", "seed": 42, "standardise": False},
+        "method": {"name": "f-svgd", "functional_prior": "ssge"},
+        "likelihood": {"sigma": 1.0},
+        "train": {"seed": 42, "steps": 10},
+    }
     documents.write_text(tmp_path / "about.json", json.dumps({"configs": {"de": settings, "f-svgd": settings}}))
     names = {("DE", False): "de", ("f-SVGD", False): "f-svgd"}
-    now = {"train": {"seed": 43, "steps": 10, "new": 0}, "method": {"functional_prior": "ssge"}, "data": {"seed": 42}}
+    method = Method("f-svgd", functional_prior="ssge")
+    now = msgspec.to_builtins(Config(Data(name="digits"), method, train=Train(steps=10, seed=43)))
+    assert (now["data"]["standardise"], now["likelihood"]["sigma"]) == ("auto", "auto")
 
     def kept(used, begun):
         return image_tables._kept(tmp_path, names, used, begun)[1]
 
     assert kept({"de": now}, {("de", 42), ("de", 43)}) == [entry("DE", 41), entry("f-SVGD", 42)]
-    other = now | {"method": {"functional_prior": "infinite-width"}}
+    other = now | {"method": now["method"] | {"functional_prior": "auto"}}  # the wide limit, for an mlp and classes
     assert kept({"f-svgd": other}, {("f-svgd", 43)}) == [entry("DE", 41), entry("DE", 42)]
     lost = image_tables._left_out(tmp_path, names, kept({"f-svgd": other}, set()), {("de", 42)})
     assert lost == ["f-svgd-42"]  # sees entries that vanish without a word
-    split = now | {"data": {"seed": 43}}  # other rows of the data are another row of the table
+    split = now | {"data": now["data"] | {"seed": 43}}  # other rows of the data are another row of the table
     assert kept({"f-svgd": split}, {("f-svgd", 43)}) == [entry("DE", 41), entry("DE", 42)]
     assert image_tables._kept(tmp_path / "new", names, {}, set()) == ({}, [])
     (tmp_path / "about.json").write_text('{"configs": {"de"')  # cut off: nothing is kept, and nothing is overwritten

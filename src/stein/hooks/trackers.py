@@ -1,6 +1,8 @@
 """Hooks that report the metrics of a step: to a terminal, TensorBoard, MLflow, Weights & Biases."""
 
 import contextlib
+import socket
+import struct
 import sys
 import time
 import warnings
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stein.hooks.records import is_finite
+from stein.storage import durable
 from stein.train import Hook, Moment
 
 
@@ -69,35 +72,41 @@ def tensorboard(folder: Path | str, start: int = 0, warn: Callable[[str], None] 
     Args:
         start: the steps already done; TensorBoard drops what an earlier attempt wrote after them.
     """
-    from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog
     from tensorboardX.proto.summary_pb2 import Summary
-    from tensorboardX.summary import scalar
 
     Path(folder).mkdir(parents=True, exist_ok=True)
-    # Events are written synchronously: the usual writer's thread could lose them, and its errors, at exit.
-    writer = EventsWriter(str(Path(folder) / "events"), f".{time.time_ns()}")
-    writer.write_event(Event(wall_time=time.time(), step=start + 1, session_log=SessionLog(status=SessionLog.START)))
+    # Not tensorboardX's writers: one loses events, and its errors, in a thread; the other waits for the disk.
+    path = Path(folder) / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{time.time_ns()}"
 
+    def write(step: int, **content: Any) -> None:
+        durable.append(path, _record(Event(wall_time=time.time(), step=step, **content).SerializeToString()))
+
+    write(0, file_version="brain.Event:2")
+    write(start + 1, session_log=SessionLog(status=SessionLog.START))
     broken = False
 
     def hook(moment: Moment) -> None:
         nonlocal broken
         if broken:
             return
+        found = _scalars(moment.metrics)
+        values = [Summary.Value(tag=tag(name), simple_value=value) for name, value in found.items()]
         try:
-            values = [scalar(tag(name), value).value[0] for name, value in _scalars(moment.metrics).items()]
-            writer.write_event(Event(wall_time=time.time(), step=moment.step, summary=Summary(value=values)))
-            writer.flush()
+            write(moment.step, summary=Summary(value=values))
         except OSError as error:
             broken = True
             warn(f"no more TensorBoard events from step {moment.step} on ({error.strerror})")
 
-    try:
-        yield hook
-    finally:
-        with contextlib.suppress(OSError):  # already reported
-            writer.close()
+    yield hook
+
+
+def _record(data: bytes) -> bytes:
+    """``data`` in TFRecord's frame: its length and checksums."""
+    from tensorboardX.record_writer import masked_crc32c
+
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
 
 
 GROUPS = {

@@ -26,10 +26,11 @@ from stein.paper import protocols
 from stein.paper.protocols import Preset, Row
 from stein.paper.statistics import summary, with_error
 from stein.report import evaluation
-from stein.runs import assess, configs, images
+from stein.runs import assess, build, configs, images
 from stein.runs.folder import RunFolder
 from stein.runs.launchers import Launcher
 from stein.runs.pool import make_missing, seconds, trained
+from stein.runs.schema import FORMER
 from stein.storage import documents
 
 Columns = dict[str, tuple[str, int]]
@@ -170,18 +171,23 @@ def _kept(
     configs_before = documents.read_json(about).get("configs")
     if configs_before is None:
         raise ValueError(f"{about}: lacks the settings of table.json; move both away, or give another --out")
-    same = {name: config for name, config in configs_before.items() if _agree(config, used.get(name, config))}
+    same = {name: config for name, config in configs_before.items() if _agree(config, used.get(name, config), about)}
     return same, [row for name, row in _entries(folder, names) if name in same and (name, row["seed"]) not in begun]
 
 
-def _agree(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether two configs are one but for the training seed. Keys that configs did not have yet have their defaults."""
-    return all(
-        now.get(section, {}).get(key) == value
-        for section, values in before.items()
-        for key, value in values.items()
-        if (section, key) != ("train", "seed")
-    )
+def _agree(before: dict[str, Any], now: dict[str, Any], where: Path) -> bool:
+    """Whether two configs mean the same but for the training seed, however they are spelled. Keys that configs did not
+    have yet have their defaults."""
+    filled = {section: values | before.get(section, {}) for section, values in now.items()}
+    return _meaning(filled, where) == _meaning(now, where)
+
+
+def _meaning(config: dict[str, Any], where: Path) -> dict[str, Any]:
+    """What the config of an image run says, with what ``"auto"`` stands for."""
+    meant = msgspec.to_builtins(build.resolved(configs.checked(config, where, {}), "categorical", rows=0))
+    meant["data"] = {key: FORMER[f"data.{key}"] if value == "auto" else value for key, value in meant["data"].items()}
+    del meant["train"]["seed"]
+    return meant
 
 
 def _learned(folder: Path, cell: Cell) -> list[dict[str, Any]]:
