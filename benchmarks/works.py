@@ -3,6 +3,8 @@
 Our side is the product: ``train.run``, its compiled chunk of steps, Adam, data in memory, a new batch at every step.
 """
 
+from __future__ import annotations  # benchmarks/against.py runs this with older versions of stein
+
 import time
 from typing import Any, NamedTuple
 
