@@ -53,14 +53,12 @@ def assemble(
     return parts(config, dataset.load(config, before, changed))
 
 
-def parts(
-    config: Config, loaded: Loaded, network: Model | None = None, reuse: bool = False, own_priors: bool = False
-) -> Parts:
-    """The parts of a run whose data are at hand.
+def parts(config: Config, loaded: Loaded, network: Model | None = None, own_priors: bool = False) -> Parts:
+    """The parts of a run whose data are at hand: the objects of an earlier call with equal settings and shapes, with
+    all that was compiled for them.
 
     Args:
         network: the model if ``model.name`` is ``"given"``.
-        reuse: use the objects of an earlier call with equal settings and shapes, with all that was compiled for them.
         own_priors: the scale of each member's prior is part of its weights (:func:`stein.priors.with_own_scale`).
     """
     rows = loaded.rows
@@ -72,7 +70,7 @@ def parts(
     extra = named.extra_points(config, loaded)
     axes = features.principal_axes(x) if config.method.principal_axes else None
     # Everything else about the data is an argument of the compiled functions.
-    make = _reused if reuse and extra is None and axes is None else _objects
+    make = _reused if extra is None and axes is None else _objects
     anonymous = msgspec.structs.replace(config, data=Data(), train=msgspec.structs.replace(config.train, seed=0))
     scale = None if loaded.units is None or isinstance(config.likelihood.sigma, str) else float(loaded.units.scale[0])
     weights = loaded.weights

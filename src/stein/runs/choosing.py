@@ -149,7 +149,7 @@ def _tried(
     held: Any = loaded.test
     members = config.method.particles // len(priors)
     with precision(config):
-        made = build.parts(config, loaded, network, reuse=True, own_priors=True)
+        made = build.parts(config, loaded, network, own_priors=True)
         state = build.begin(made.algorithm, config)
         scales = np.repeat(priors, members).astype(config.train.precision)
         state = state._replace(particles=state.particles | {"scale": jnp.asarray(scales)})

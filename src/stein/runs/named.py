@@ -1,5 +1,6 @@
 """The objects that a config names. Only names listed here are possible."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,7 @@ from stein.runs import dataset
 from stein.runs.dataset import Loaded
 from stein.runs.kinds import Kind
 from stein.runs.schema import IMAGES, WITH_WEIGHT_DECAY, Config
+from stein.runs.schema import Model as NetworkSection
 from stein.types import Model
 
 ACTIVATIONS: dict[str, Callable] = {
@@ -103,13 +105,17 @@ def make_model(
             raise ValueError(
                 f"model.name = 'resnet32': needs classes of images (rows, height, width, channels), not rows of {shape}"
             )
-        section = config.model
-        model = models.resnet32(outputs, shape[2], section.blocks, section.filters, section.stride)
-        return _finished(model, config, likelihood, answers)
-    if len(shape) != 1:
+    elif len(shape) != 1:
         raise ValueError(f"model.name = 'mlp': needs a table (rows, columns), but a row of the inputs is {shape}")
-    model = models.mlp([shape[0], *config.model.hidden, outputs], ACTIVATIONS[config.model.activation])
-    return _finished(model, config, likelihood, answers)
+    return _finished(_network(config.model, shape, outputs), config, likelihood, answers)
+
+
+@functools.lru_cache(maxsize=64)
+def _network(section: NetworkSection, shape: tuple[int, ...], outputs: int) -> Model:
+    """One object for equal networks: what was compiled for it serves other methods, and evaluations after training."""
+    if section.name == "resnet32":
+        return models.resnet32(outputs, shape[2], section.blocks, section.filters, section.stride)
+    return models.mlp([shape[0], *section.hidden, outputs], ACTIVATIONS[section.activation])
 
 
 def _finished(model: Model, config: Config, likelihood: likelihoods.Likelihood, answers: int) -> Model:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.spatial.distance import pdist
 from scipy.special import logsumexp
 
-from stein import data, metrics, predict, tree
+from stein import data, metrics, predict
 from stein.data import corruptions
 from stein.predictions import ClassPrediction, Prediction, RegressionPrediction
 from stein.runs import configs
@@ -262,7 +262,8 @@ def _states(finished: Exported, loaded: Loaded) -> Iterator[tuple[int, list[int]
 
     def some(particles: Particles, alive: Sequence[int]) -> tuple[list[int], Particles]:
         chosen = np.array(alive[:MOST_MEMBERS])
-        return chosen.tolist(), jax.tree.map(lambda leaf: leaf[chosen], particles)
+        # On the host: jax would compile a program for every leaf.
+        return chosen.tolist(), jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], particles)
 
     last = folder.steps_done
     with precision(config):
@@ -283,9 +284,9 @@ def _states(finished: Exported, loaded: Loaded) -> Iterator[tuple[int, list[int]
 def _compared(finished: Exported, particles: Particles, x: np.ndarray) -> dict[str, Any]:
     functions = _functions(finished, particles, x)
     flat = functions.reshape(len(functions), -1)
-    squared = tree.squared_distances(particles, jax.numpy.ones(len(functions), bool))
-    upper = np.triu_indices(len(functions), 1)
-    return {"weights": np.sqrt(np.asarray(squared, float))[upper], "functions": pdist(flat) / flat.shape[1] ** 0.5}
+    leaves = (np.asarray(leaf, float).reshape(len(flat), -1) for leaf in jax.tree.leaves(particles))
+    squared = sum(pdist(leaf, "sqeuclidean") for leaf in leaves)
+    return {"weights": np.sqrt(squared), "functions": pdist(flat) / flat.shape[1] ** 0.5}
 
 
 def _functions(finished: Exported, particles: Particles, x: np.ndarray) -> np.ndarray:

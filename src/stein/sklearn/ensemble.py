@@ -106,7 +106,7 @@ class SteinEnsemble(BaseEstimator):
             config = _replaced(config, "prior", scale=trial.prior)
             self.spread_, self.temperature_ = trial.spread, trial.temperature
         with precision(config):
-            made = build.parts(config, loaded, network, reuse=True)
+            made = build.parts(config, loaded, network)
             state = build.begin(made.algorithm, config, self.members_ if continued else None)
             state, history = self._train(config, made, state)
         self._keep(config, loaded, state, history, trial)
