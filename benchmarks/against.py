@@ -71,7 +71,7 @@ def main(commit: str) -> None:
                 name = f"{method}, n = {members}: a step / one of {commit}"
                 rows.append(paired(name, "work M", ours, theirs, None, PAIRS, unit="seconds per step"))
             print(f"{name:40} {rows[-1]['ratio']:.3f}", flush=True)
-    machine = {name: found[name] for name in ("jax", "platform", "CPU", "CPU threads")}
+    machine = {name: found[name] for name in ("jax", "platform", "CPU", "instructions", "CPU threads")}
     path = HERE.parent / "results" / "against" / f"{commit}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"command": f"python benchmarks/against.py {commit}", "machine": machine, "rows": rows}

@@ -30,6 +30,7 @@ from rows import (
 from stein.runs.environment import environment
 
 HERE = Path(__file__).parent
+MACHINE = ("jax", "jaxlib", "python", "platform", "CPU", "instructions", "CPU threads")
 MEASUREMENTS = {
     "P1": deep_ensemble.step,
     "P2": interaction.on_weights,
@@ -57,7 +58,7 @@ def main(chosen: list[str]) -> int:
         print(f"no row {min(unknown)}; there are {', '.join(MEASUREMENTS)}", file=sys.stderr)
         return 2
     found = environment()
-    machine = {name: found[name] for name in ("jax", "jaxlib", "python", "platform", "CPU", "CPU threads")}
+    machine = {name: found[name] for name in MACHINE}
     worked = [measure(name, machine) for name in chosen or MEASUREMENTS]
     return int(not all(worked))
 

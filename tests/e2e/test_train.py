@@ -25,7 +25,8 @@ def test_from_a_written_config_to_a_finished_run(tmp_path: Path, cache: Path) ->
     trained = runs.run(["train", config, *SMALL, "--out", run, "--threads", "1"], cache)
     assert trained.returncode == 0, trained.stderr
     assert f"{run}: 200 steps of h-svgd done, 4 members alive  test_nll " in trained.stdout
-    assert json.loads((run / "env.json").read_text())["CPU threads"] == "1"
+    facts = json.loads((run / "env.json").read_text())
+    assert facts["CPU threads"] == "1"
     assert "effective_rank" in json.loads((run / "metrics.json").read_text())
     card = (run / "card.md").read_text()
     for word in (
@@ -47,6 +48,13 @@ def test_from_a_written_config_to_a_finished_run(tmp_path: Path, cache: Path) ->
     assert re.search(r"finished +h-svgd +200/200 .* 4/4 ", status.stdout), status.stdout
     listed = json.loads(runs.run(["status", tmp_path, "--json"], cache).stdout)
     assert [entry["run"] for entry in listed] == [str(run)]
+
+    # Another processor of the same name is told; a run of before it was written down is not suspected.
+    for before, told in ({**facts, "instructions": "sse"}, True), ({**facts, "instructions": None}, False):
+        (run / "env.json").write_text(json.dumps({name: value for name, value in before.items() if value is not None}))
+        resumed = runs.run(["resume", run, "--threads", "1"], cache)
+        assert resumed.returncode == 0
+        assert ("instructions was sse and is" in resumed.stderr) == told
 
 
 @pytest.mark.long

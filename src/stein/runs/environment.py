@@ -17,7 +17,7 @@ from stein import __version__
 from stein.runs.schema import Config
 from stein.storage import durable
 
-IDENTITY = ("stein", "jax", "jaxlib", "numpy", "devices", "CPU threads", "CPU")
+IDENTITY = ("stein", "jax", "jaxlib", "numpy", "devices", "CPU threads", "CPU", "instructions")
 """The facts that must agree for bit-identical results."""
 
 
@@ -45,7 +45,8 @@ def facts() -> dict[str, str]:
 
 def environment() -> dict[str, Any]:
     """The facts that a result depends on, and a unique name for the run."""
-    return facts() | {"CPU": _processor(), "commit": _commit(), "run": f"stein-{uuid.uuid4().hex[:12]}"}
+    processor = {"CPU": _said_by_the_kernel("model name") or platform.processor(), "instructions": _instructions()}
+    return facts() | processor | {"commit": _commit(), "run": f"stein-{uuid.uuid4().hex[:12]}"}
 
 
 @contextlib.contextmanager
@@ -68,12 +69,19 @@ def use_compilation_cache() -> None:
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
-def _processor() -> str:
+def _instructions() -> str:
+    """The widest vectors that the processor has, for which XLA compiles: processors of one name may differ in it."""
+    flags = _said_by_the_kernel("flags").split()
+    return next((name for name in ("avx512f", "avx2", "avx") if name in flags), platform.machine())
+
+
+def _said_by_the_kernel(name: str) -> str:
+    """A fact about the first processor, where there is Linux's list of them; else nothing."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
+            if line.partition(":")[0].strip() == name:
+                return line.partition(":")[2].strip()
+    return ""
 
 
 def _commit() -> str:

@@ -92,7 +92,8 @@ def resume(
     config = configs.load_run(folder.config) if steps is None else more_steps.check(folder, steps)
     with precision(config):
         before, now = documents.read_json(folder.environment), environment() | _devices_used(mesh)
-        before.setdefault(USED, now[USED])  # older runs do not say
+        for name in ("instructions", USED):
+            before.setdefault(name, now[name])  # older runs do not say
         for name in (*IDENTITY, USED):
             if before.get(name) != now[name]:
                 warn(f"{name} was {before.get(name)} and is {now[name]}: the run goes on, the same to rounding only")
