@@ -229,3 +229,22 @@ def test_a_table_keeps_the_entries_whose_runs_are_gone(tmp_path):
     (tmp_path / "about.json").write_text('{"configs": {"de"')  # cut off: nothing is kept, and nothing is overwritten
     with pytest.raises(ValueError, match=r"about.json: lacks the settings of table.json"):
         kept({}, set())
+
+
+def test_differences_are_those_of_one_seed():
+    """Catches a row beside the baseline of another seed, the noisy baseline in its place, and a missing seed that moves
+    the others up."""
+
+    def row(label, stochastic, seed, value):
+        numbers = dict.fromkeys(image_tables.SHOWN, value)
+        return {"label": label, "stochastic": stochastic, "seed": seed} | numbers
+
+    base = [row("DE", False, 41, 0.5), row("DE", False, 42, 0.7)]
+    found = [*base, row("DE", True, 41, 9.0), row("w-SVGD", False, 42, 0.8), row("w-SVGD", False, 43, 0.1)]
+    lines = image_tables.differences(found).splitlines()
+    assert lines[2] == "**Minus DE of the same seed: 41, 42**"
+    assert lines[-2:] == [
+        "| yes | DE |" + " +8.500, – |" * 5,
+        "| no | w-SVGD |" + " –, +0.100 |" * 5,
+    ]
+    assert image_tables.differences(found[:1]) == ""

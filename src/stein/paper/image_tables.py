@@ -99,7 +99,7 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> list[str]:
     """Write tables and figures of the finished cells, and learning curves of those that have begun.
 
     Entries of the folder's table whose runs are gone stay in the tables, and are named in ``kept`` of about.json.
-    Figures need the runs: while there are such entries, they are those of the table before.
+    Figures need the runs: they show the seeds that have one, and are those of the table before while a row has none.
 
     Returns:
         The entries of the table before that are left out, because the settings of their rows are others now.
@@ -123,7 +123,7 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> list[str]:
     documents.write_text(folder / "table.json", json.dumps(found, indent=1))
     if found:
         published = _published(wanted[0].table)
-        documents.write_text(folder / "table.md", markdown(found, {"": SHOWN}, published))
+        documents.write_text(folder / "table.md", markdown(found, {"": SHOWN}, published) + differences(found))
         documents.write_text(folder / "table.tex", latex(found, published))
         documents.write_text(folder / "calibration.md", markdown(found, {"": CALIBRATION}))
         documents.write_text(folder / "corruption.md", markdown(found, BLURRED))
@@ -138,7 +138,9 @@ def write(folder: Path, wanted: Sequence[Cell], command: str) -> list[str]:
         "configs": before | used,
     }
     documents.write_text(folder / "about.json", json.dumps(about, indent=1))
-    if not kept:
+    if {(row["label"], row["stochastic"]) for row in kept} <= {
+        (cell.row.label, cell.row.stochastic) for cell in finished
+    }:
         draw(folder, learned, finished)
     return left_out
 
@@ -255,6 +257,33 @@ def markdown(found: Sequence[dict[str, Any]], tables: dict[str, Columns], publis
             lines.append(f"| {'yes' if noisy else 'no'} | {label} | " + " | ".join(shown) + " |")
     notes = sorted({row["note"] for row in found if row["note"]})
     return "\n".join([*lines, *(["", *notes] if notes else [])])
+
+
+def differences(found: Sequence[dict[str, Any]], baseline: str = "DE") -> str:
+    """Every row minus the baseline, seed by seed: a mean hides whether seeds agree. Empty for a single seed."""
+    columns = {name: SHOWN[name] for name in ("accuracy", "auroc_h", "auroc_md", "ece", "nll")}
+    base = {row["seed"]: row for row in found if row["label"] == baseline and not row["stochastic"]}
+    seeds = sorted(base)
+    if len(seeds) < 2:
+        return ""
+    lines = [
+        f"\n\n**Minus {baseline} of the same seed: {', '.join(map(str, seeds))}**\n",
+        "| noise | method | " + " | ".join(title for title, _ in columns.values()) + " |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    rows: dict[tuple[str, bool], dict[int, dict[str, Any]]] = {}
+    for row in found:
+        if row["seed"] in base and base[row["seed"]] is not row:
+            rows.setdefault((row["label"], row["stochastic"]), {})[row["seed"]] = row
+    for (label, noisy), by_seed in rows.items():
+        cells = [
+            ", ".join(
+                f"{by_seed[seed][name] - base[seed][name]:+.{digits}f}" if seed in by_seed else "–" for seed in seeds
+            )
+            for name, (_, digits) in columns.items()
+        ]
+        lines.append(f"| {'yes' if noisy else 'no'} | {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def latex(found: Sequence[dict[str, Any]], published: Published) -> str:
