@@ -80,9 +80,13 @@ def _peers() -> dict[str, Callable[[int], Any]]:
 
 
 PEERS = ("sklearn MLP", "random forest", "gradient boosting", "Gaussian process")
-METHODS = ("de", "w-svgd", "f-svgd", "fw-svgd", "h-svgd", "hp-svgd", "rde")
-NEEDED = {"rde": {"extra_points": 32}}  # in the box of the inputs, new ones in every step; there is no default
-ROWS = (OURS, "de", CONFORMAL, *PEERS, *(method for method in METHODS if method not in (OURS, "de")))
+METHODS = ("de", "w-svgd", "f-svgd", "fw-svgd", "h-svgd", "hp-svgd", "rde", "forde")
+TWICE = "de, 20 members"  # as many gradients as a method with two of them a step has for its ten
+SETTINGS: dict[str, dict[str, Any]] = {
+    "rde": {"extra_points": 32},  # in the box of the inputs, new ones in every step; there is no default
+    TWICE: {"method": "de", "n_particles": 20},
+}
+ROWS = (OURS, "de", CONFORMAL, *PEERS, *(method for method in METHODS if method not in (OURS, "de")), TWICE)
 
 
 def check(rows: Sequence[str]) -> None:
@@ -148,7 +152,7 @@ def _ours(row: str, train: Any, test: Any, seed: int, found: Path) -> dict[str, 
         rows = len(calibrated.scores)
         return {"covered": int(inside.sum()), "test": len(test.y), "calibration": rows} | _scores(model, test)
     tried = next((line for line in _read(found) if line["split"] == seed), None)
-    settings = {"method": row, "random_state": seed} | NEEDED.get(row, {})
+    settings = {"method": row, "random_state": seed} | SETTINGS.get(row, {})
     if tried is None:
         return _scores(SteinRegressor(**settings).fit(train.x, train.y), test)
     # The trials do not depend on the method: with the same seed they would choose the same.
