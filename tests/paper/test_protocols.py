@@ -65,9 +65,11 @@ def test_later_methods_have_rows_of_their_own():
     """Beside the paper's, on a laptop. Catches the noise inside Adam for a sampler, another start without its word in
     the name, and a repulsion at labelled images, or in the shift of all logits."""
     later = protocols.rows("table1", "laptop")[13:]
-    assert [row.name for row in later] == ["rde", "forde", "de-own-start", "sghmc-stochastic-own-start"]
-    rde, forde, de, sghmc = (protocols.config("table1", "laptop", row, 42).method for row in later)
-    assert [section.start for section in (rde, forde, de, sghmc)] == ["prior", "prior", "model", "model"]
+    started = ["de-own-start", "f-svgd-own-start", "h-svgd-l-own-start", "sghmc-stochastic-own-start"]
+    assert [row.name for row in later] == ["rde", "forde", *started]
+    rde, forde, *own = (protocols.config("table1", "laptop", row, 42).method for row in later)
+    de, sghmc = own[0], own[-1]
+    assert [section.start for section in (rde, forde, *own)] == ["prior", "prior", *["model"] * 4]
     assert (rde.compares, rde.extra_points, rde.extra_source) == ("probabilities", 64, "patches")
     assert (sghmc.stochastic, sghmc.noise, sghmc.noise_place) == (True, "cholesky", "langevin")
     assert (forde.name, de.name) == ("forde", "de")
