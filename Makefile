@@ -63,7 +63,7 @@ mutants: $(DEV)  ## plant bugs and see the tests catch them
 crash-test: $(DEV)  ## kill N training processes (300 unless given) and compare bytes
 	$(BIN)/python tests/crash_test.py $(or $(N),300)
 
-bench: $(DEV)  ## measure on a quiet machine, 29 minutes (ROWS="P1 P5": only these), into benchmarks/results.json and .md
+bench: $(DEV)  ## measure on a quiet machine, 17 to 35 minutes (ROWS="P1 P5": only these), into benchmarks/results.json and .md
 	$(BIN)/python benchmarks/bench.py $(ROWS)
 
 clean:  ## remove .venv and everything that can be made again
