@@ -66,6 +66,7 @@ MUTANTS = {
         ("return pulled if self.alive is None else tree.where(self.alive, pulled, 0)", "return pulled"),
     ),
     "first layer's own gradient twice": ("pullbacks.py", ("first.weight(pulled.weights) + product", "first.weight(pulled.weights) + 2 * product")),
+    "chunks of predictions taken for members": ("predict.py", ("jnp.moveaxis(found, 0, 1).reshape(", "found.reshape(")),
     "relu's derivative at zero": ("models/mlp.py", ("jnp.where(result > 0,", "jnp.where(result >= 0,")),
     "gradient of the first layer not checked": ("pullbacks.py", ("jnp.linalg.norm(self.inputs) * pulled.products", "0 * pulled.products")),
     "temperature squared": ("ensembles.py", ("/ temperature", "/ temperature**2")),

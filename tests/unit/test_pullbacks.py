@@ -7,7 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from stein import likelihoods, models, priors, rules, targets, train
+from problems import relative_error, rounding
+from stein import likelihoods, models, predict, priors, rules, targets, train
 from stein.ensembles import build
 from stein.types import Batch
 
@@ -87,3 +88,15 @@ def test_a_gradient_that_is_too_large_only_after_the_product(model, scale, alive
     look = jax.jit(target.view, static_argnums=(6, 7))
     view = look(jax.random.key(0), members, batch, ids, everyone, jnp.ones(()), "outputs", False)
     assert view.alive.tolist() == [alive] * MEMBERS
+
+
+@pytest.mark.parametrize("chunk", [4, 50])
+def test_predictions_with_a_shared_first_product_are_those_of_each_network(chunk):
+    """In one call, and in a loop over chunks whose last is not full. Catches members, points or units exchanged when
+    the product of all is taken apart."""
+    particles = jax.vmap(WITH.init)(jax.random.split(jax.random.key(1), MEMBERS))
+    x = RANDOM.normal(size=(18, INPUTS))
+    said = predict.in_chunks(WITH, particles, x, chunk=chunk)
+    for i in range(MEMBERS):
+        alone = WITHOUT.apply(jax.tree.map(lambda leaf, i=i: leaf[i], particles), jnp.asarray(x))
+        assert relative_error(said[i], alone) <= rounding(INPUTS * 5)
