@@ -56,8 +56,8 @@ FASHION = (
     Row("h-SVGD-l", "h-svgd-l", True, 5e-3, "hyperbolic"),
     Row("h-SVGD-s", "h-svgd-s", True, 5e-3, "hyperbolic"),
 )
-# Not of the paper. SGHMC's long steps need gradients of order one, so another start; the others from there show what that
-# alone changes. Its rate was the best of three after 1,500 steps of one seed, by the test images.
+# Not of the paper. SGHMC's long steps need gradients of order one, so another start; the others from there show what
+# that alone changes. Its rate was the best of three after 1,500 steps of one seed, by the test images.
 LATER = (
     Row("RDE-s", "rde", False, 2.5e-3),
     Row("FoRDE", "forde", False, 2.5e-3),
