@@ -59,6 +59,8 @@ def test_at_the_papers_budget_one_row_has_the_exact_repulsion(table, exact):
         assert [row.name for row in rows[13:]] == ["h-svgd-l-exact"] * more
         repulsions = [protocols.config(table, preset, row, 42).method.repulsion for row in rows if not row.stochastic]
         assert repulsions == ["auto"] * 7 + ["exact"] * more
+    laptop = [protocols.config(table, "laptop", row, 42).method.repulsion for row in protocols.rows(table, "laptop")]
+    assert "exact" not in laptop
 
 
 def test_later_methods_have_rows_of_their_own():
