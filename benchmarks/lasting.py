@@ -1,10 +1,11 @@
 """Whether an ensemble on a toy task stays as close to the posterior as it was, and what a user can see of it.
 
-``python benchmarks/lasting.py "mile" "student-fWGD"`` trains rows of ``stein reproduce ablation`` for 30,000 steps
-(``--steps``), three times the protocol's, and writes results/lasting/ROW-SEED.json (TASK-ROW-SEED.json but for the
-regression): at every thousandth step the distance to the posterior, also of the chains' last states alone if draws are
-kept, and on the regression task ``far_spread``, which needs no posterior. It continues where it was interrupted.
-Without a row it trains nothing. At its end it writes results/lasting/table.md, the means over the seeds of all files.
+``python benchmarks/lasting.py "mile" "student-fWGD"`` trains rows of ``stein reproduce fig1`` and ``ablation`` with 30,000
+gradients of each member (``--gradients``), three times the protocol's, and writes results/lasting/ROW-SEED.json
+(TASK-ROW-SEED.json but for the regression): at every thousandth gradient (``--every``) the distance to the posterior,
+also of the chains' last states alone if draws are kept, and on the regression task ``far_spread``, which needs no
+posterior. It continues where it was interrupted. Without a row it trains nothing. At its end it writes
+results/lasting/table.md, the means over the seeds of all files.
 """
 
 import argparse
@@ -22,14 +23,23 @@ from stein.paper.variants import Variant, variants
 from stein.storage import checkpoint, durable
 
 FOLDER = Path("results/lasting")
-EVERY, FIRST = 1000, 10_000
+FIRST, CHUNK = 10_000, 250
 NUMBERS = ("rho_data", "rho_gap", "rho_ext", "E_std", "W1", "last_E_std", "last_W1", "far_spread")
 CLASSES = ("H_near", "H_far", "KL", "H_error", "AUROC_H", "last_KL", "last_H_error")
 DISTANCES = ("E_std", "W1", "KL", "H_error")
 
 
-def follow(task: toys.Task, variant: Variant, seed: int, steps: int, path: Path, checkpoints: Path) -> None:
-    """Train one ensemble with the seeds and batches of its table; its numbers go to ``path``."""
+def trained_for(variant: Variant, total: int) -> int:
+    """The steps with one gradient of each member: all, but for chains only those before their tuning; then two."""
+    chains = "tuning_steps" in variant.options
+    return variant.options["burn_in"] - variant.options["tuning_steps"] if chains else total
+
+
+def follow(task: toys.Task, variant: Variant, seed: int, total: int, every: int, path: Path, checkpoints: Path) -> None:
+    """Train one ensemble with the seeds and batches of its table; its numbers, ``every`` so many gradients, go to
+    ``path``."""
+    single = trained_for(variant, total)
+    steps = single + (total - single) // 2
     key_start, key_batches = jax.random.split(jax.random.key(seed))
     target, posterior = task.target(**variant.target), reference.posterior(task.name)
     options = {"learning_rate": task.learning_rate, "anneal": task.anneal} | dict(variant.options)
@@ -38,41 +48,42 @@ def follow(task: toys.Task, variant: Variant, seed: int, steps: int, path: Path,
     found = checkpoint.newest(checkpoints, state, print)
     state = state if found is None else found[0]
     step = int(state.step)
-    numbers = {} if found is None else json.loads(path.read_text())["steps"]
+    numbers = {} if found is None else json.loads(path.read_text())["gradients"]
 
     def measure(moment: train.Moment) -> None:
-        if moment.step % EVERY == 0:
+        spent = moment.step + max(0, moment.step - single)
+        if spent % every == 0:
             distances = judge(task, task.predict(predict.living(*members(moment.state))), posterior)
             if moment.state.draws:
                 last = predict.living(moment.state.particles, moment.state.alive)
                 distances |= {f"last_{name}": far for name, far in judge(task, task.predict(last), posterior).items()}
-            numbers[str(moment.step)] = distances | moment.metrics
-            command = f"python benchmarks/lasting.py {variant.label!r} --task {task.name}"
-            said = {"command": command, "seed": seed, "steps": numbers}
-            durable.replace(path, (json.dumps(said, indent=1) + "\n").encode())
-            print(
-                variant.label, moment.step, {k: round(v, 3) for k, v in numbers[str(moment.step)].items()}, flush=True
+            numbers[str(spent)] = distances | moment.metrics
+            command = (
+                f"python benchmarks/lasting.py {variant.label!r} --task {task.name} --gradients {total} --every {every}"
             )
+            said = {"command": command, "seed": seed, "gradients": numbers}
+            durable.replace(path, (json.dumps(said, indent=1) + "\n").encode())
+            print(variant.label, spent, {k: round(v, 3) for k, v in numbers[str(spent)].items()}, flush=True)
 
-    every = [measure, hooks.Checkpoints(checkpoints, every=EVERY, keep=2)]
+    watchers = [measure, hooks.Checkpoints(checkpoints, every=4 * CHUNK, keep=2)]
     if not task.has_classes:
-        every.insert(0, hooks.far_spread(task.model, task.likelihood, target, task.x, every=EVERY, warn=print))
+        watchers.insert(0, hooks.far_spread(task.model, task.likelihood, target, task.x, every=CHUNK, warn=print))
     if step < steps:
-        train.run(algorithm, state, batches_of(task, variant, key_batches), steps - step, chunk=250, hooks=every)
+        train.run(algorithm, state, batches_of(task, variant, key_batches), steps - step, chunk=CHUNK, hooks=watchers)
 
 
 def table(folder: Path) -> str:
-    """Mean and standard error over seeds at every ten-thousandth step, and the largest value of any seed since the
+    """Mean and standard error over seeds at every ten-thousandth gradient, and the largest value of any seed since the
     first of these: a mean hides a seed that wandered off and came back."""
     rows: dict[str, list[dict]] = {}
     for path in sorted(folder.glob("*.json")):
-        rows.setdefault(path.stem.rpartition("-")[0], []).append(json.loads(path.read_text())["steps"])
+        rows.setdefault(path.stem.rpartition("-")[0], []).append(json.loads(path.read_text())["gradients"])
     lines = ["`python benchmarks/lasting.py`: mean ± standard error over seeds; worst: of all seeds so far"]
     for row, seeds in rows.items():
         shown = CLASSES if row.startswith("classification") else NUMBERS
-        names = [name for name in shown if name in seeds[0][str(EVERY)]]
+        names = [name for name in shown if name in seeds[0][str(FIRST)]]
         worst = [f"worst {name}" for name in DISTANCES if name in names]
-        lines += ["", f"**{row}**", "", f"| step | seeds | {' | '.join(names + worst)} |"]
+        lines += ["", f"**{row}**", "", f"| gradients | seeds | {' | '.join(names + worst)} |"]
         lines.append("|---:" * (2 + len(names + worst)) + "|")
         last = max(int(step) for steps in seeds for step in steps)
         for step in range(FIRST, last + 1, FIRST):
@@ -95,18 +106,21 @@ def _until(steps: dict[str, dict], last: int) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*")
-    parser.add_argument("--steps", type=int, default=30_000)
+    parser.add_argument("--gradients", type=int, default=30_000)
+    parser.add_argument("--every", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--task", choices=toys.TASKS, default="regression")
     chosen = parser.parse_args()
     task = toys.TASKS[chosen.task]()
-    known = {variant.label: variant for variant in variants("ablation", "paper", task)}
+    known = {
+        variant.label: variant for variant in (*variants("ablation", "paper", task), *variants("fig1", "paper", task))
+    }
     for label in chosen.rows:
         name = cell_path(Path(), "", label, chosen.seed).stem
         name = f"{task.name}-{name}" if task.has_classes else name
         path = FOLDER / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        follow(task, known[label], chosen.seed, chosen.steps, path, Path("build/lasting") / name)
+        follow(task, known[label], chosen.seed, chosen.gradients, chosen.every, path, Path("build/lasting") / name)
     durable.replace(FOLDER / "table.md", table(FOLDER).encode())
 
 

@@ -135,14 +135,11 @@ def _ablation(task: Task) -> tuple[Variant, ...]:
     def rate(factor: float) -> dict[str, Any]:
         return {"learning_rate": factor * task.learning_rate}
 
-    # A deep ensemble for 5,000 steps, 2,500 of tuning, then a draw of each chain every 250 steps, of which 20 are kept.
-    chains = {"burn_in": 7500, "tuning_steps": 2500, "draws": 20, "thin": 250, "energy_variance": 1e-4}
     common = (
         Variant("fw-SVGD", "fw-svgd-l"),
         Variant("bandwidth x 3", "fw-svgd-l", kernel(3.0)),
         Variant("bandwidth over 3", "fw-svgd-l", kernel(1 / 3)),
         Variant("1 point in the box", "fw-svgd-l", target=in_the_box_of(task.x, 1)),
-        Variant("mile", "mile", chains, steps=10_000 / task.steps),
     )
     if task.has_classes:
         return (
