@@ -328,7 +328,12 @@ def build(
     rule = rules.make(method, stochastic=stochastic, noise=noise, **options)
     if not callable(learning_rate):
         inputs.positive(learning_rate=learning_rate)
-    rate = as_schedule(learning_rate)
+    schedule = as_schedule(learning_rate)
+
+    def rate(t: Array) -> Array:
+        with jax.numpy_dtype_promotion("standard"):  # as Optax's schedules need
+            return schedule(t)
+
     if noise_place not in ("langevin", "adam-inside"):
         raise ValueError(f"noise_place = {noise_place!r}: 'langevin' or 'adam-inside'")
     if not rule.noisy:

@@ -4,13 +4,16 @@ import contextlib
 import pickle
 import signal
 
+import jax
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from sklearn.base import clone
 
+import stein
 from stein import data, train
+from stein.calibration import UNCHANGED
 from stein.sklearn import SteinClassifier, SteinRegressor, ensemble, settings
 
 USUAL = {"method": "de", "n_particles": 3, "hidden": (8,), "steps": 200, "learning_rate": 0.03, "random_state": 0}
@@ -30,6 +33,35 @@ def regressor():
 @pytest.fixture(scope="module")
 def classifier():
     return SteinClassifier(**FEW).fit(X, LABELS)
+
+
+# -- samplers -------------------------------------------------------------------------------------------------
+
+
+def test_draws_of_a_sampler_are_the_members(tmp_path):
+    """mile without a setting of its own: trained, tuned and drawn with all rows, not widened by what deep ensembles are
+    too sure of, and the same from a file. Catches last states for draws, minibatches, the spread of the trials, and
+    draws that a file counts as chains."""
+    wide = SteinRegressor(**USUAL | {"steps": 300}, calibration="spread").fit(X, Y)
+    found = SteinRegressor(**USUAL | {"method": "mile", "steps": 400, "n_particles": 2}).fit(X, Y)
+    method = found.config_.method
+    assert (method.particles, method.draws, method.burn_in, method.tuning_steps, method.thin) == (2, 20, 300, 100, 5)
+    assert found.config_.train.batch_size == 0
+    assert len(jax.tree.leaves(found.members_)[0]) == 40
+    assert wide.spread_ != UNCHANGED == found.spread_
+    assert found.score(X, Y) > 0.9
+    found.save(tmp_path / "mile")
+    np.testing.assert_array_equal(SteinRegressor.load(tmp_path / "mile").predict(X), found.predict(X))
+    assert stein.load(tmp_path / "mile").predict(X).means.shape == (40, 120, 1)
+    again = found.set_params(warm_start=True)
+    with pytest.raises(ValueError, match="warm_start: the members of mile are draws"):
+        again.fit(X, Y)
+
+
+def test_an_ensemble_that_learned_nothing_says_so():
+    """Langevin steps that are too long. Catches a fit whose predictions mean nothing and that ends without a word."""
+    with pytest.warns(UserWarning, match=r"worse than their mean .*: sgld has not converged; lower learning_rate"):
+        SteinRegressor(**FEW | {"method": "sgld", "learning_rate": 3.0, "steps": 100}).fit(X, Y)
 
 
 # -- predictions ---------------------------------------------------------------------------------------------

@@ -80,13 +80,15 @@ def _peers() -> dict[str, Callable[[int], Any]]:
 
 
 PEERS = ("sklearn MLP", "random forest", "gradient boosting", "Gaussian process")
-METHODS = ("de", "w-svgd", "f-svgd", "fw-svgd", "h-svgd", "hp-svgd", "rde", "forde")
+METHODS = ("de", "w-svgd", "f-svgd", "fw-svgd", "h-svgd", "hp-svgd", "rde", "forde", "sghmc", "mile")
 TWICE = "de, 20 members"  # as many gradients as a method with two of them a step has for its ten
+LARGE = "de, compute of mile"  # as many members as make its gradients, of all rows at once, in batches
 SETTINGS: dict[str, dict[str, Any]] = {
     "rde": {"extra_points": 32},  # in the box of the inputs, new ones in every step; there is no default
     TWICE: {"method": "de", "n_particles": 20},
+    LARGE: {"method": "de"},
 }
-ROWS = (OURS, "de", CONFORMAL, *PEERS, *(method for method in METHODS if method not in (OURS, "de")), TWICE)
+ROWS = (OURS, "de", CONFORMAL, *PEERS, *(method for method in METHODS if method not in (OURS, "de")), TWICE, LARGE)
 
 
 def check(rows: Sequence[str]) -> None:
@@ -153,12 +155,27 @@ def _ours(row: str, train: Any, test: Any, seed: int, found: Path) -> dict[str, 
         return {"covered": int(inside.sum()), "test": len(test.y), "calibration": rows} | _scores(model, test)
     tried = next((line for line in _read(found) if line["split"] == seed), None)
     settings = {"method": row, "random_state": seed} | SETTINGS.get(row, {})
+    if row == LARGE:
+        settings["n_particles"] = members_for_mile(len(train.x))
     if tried is None:
         return _scores(SteinRegressor(**settings).fit(train.x, train.y), test)
     # The trials do not depend on the method: with the same seed they would choose the same.
     model = SteinRegressor(**settings, prior=tried["prior"], calibration=None).fit(train.x, train.y)
-    model.spread_ = Spread(tried["width"], tried["degrees"])
+    if not model.config_.method.draws:  # what deep ensembles are too sure of is not what draws are
+        model.spread_ = Spread(tried["width"], tried["degrees"])
     return _scores(model, test)
+
+
+def members_for_mile(rows: int) -> int:
+    """Members of a deep ensemble with as many gradients at single rows as ``mile`` makes with all rows in every step.
+
+    >>> members_for_mile(1000)
+    94
+    """
+    setting, chains = defaults.for_table("regression", rows), defaults.of_chains("mile")
+    single = chains["method.burn_in"] - chains["method.tuning_steps"]
+    gradients = rows * (single + 2 * (chains["train.steps"] - single))
+    return round(setting.particles * gradients / (setting.steps * min(rows, setting.batch_size)))
 
 
 def _scores(model: Any, test: Any) -> dict[str, Any]:

@@ -51,8 +51,11 @@ def config(
         _put(document, "method.name", method)
     if task != "auto":
         _put(document, "likelihood.name", TASKS[task])
-    given = {f"{section}.{key}" for section, keys in document.items() for key in keys}
-    given |= {".".join(configs.override(item, str(file))[:2]) for item in overrides}
+    by_hand = {f"{section}.{key}": value for section, key, value in (configs.override(i, str(file)) for i in overrides)}
+    steps = by_hand.get("train.steps", chosen["train.steps"])
+    for name, value in defaults.of_chains(by_hand.get("method.name", method), steps).items():
+        _put(document, name, value)
+    given = {f"{section}.{key}" for section, keys in document.items() for key in keys} | set(by_hand)
     draft = configs.amended(_copy(document), file, overrides)
     try:
         loaded = dataset.load(draft)

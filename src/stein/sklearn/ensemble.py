@@ -79,6 +79,10 @@ class SteinEnsemble(BaseEstimator):
         before = self._about if continued else {}
         if continued:
             self._check_same(X.shape[1], labels)
+            if config.method.draws:
+                raise ValueError(
+                    f"warm_start: the members of {config.method.name} are draws; fit a clone of the estimator"
+                )
             config = _replaced(config, "method", particles=len(jax.tree.leaves(self.members_)[0]))
         read = tables.Read(
             tuple(data.Arrays(X[part], y[part], labels) for part in rows),  # type: ignore[arg-type]
@@ -104,7 +108,8 @@ class SteinEnsemble(BaseEstimator):
                 self._keep(config, stop.loaded, stop.state, {"step": [int(stop.state.step)]})
                 return
             config = _replaced(config, "prior", scale=trial.prior)
-            self.spread_, self.temperature_ = trial.spread, trial.temperature
+            if not (config.method.draws and self.calibration == "auto"):
+                self.spread_, self.temperature_ = trial.spread, trial.temperature
         with precision(config):
             made = build.parts(config, loaded, network)
             state = build.begin(made.algorithm, config, self.members_ if continued else None)
@@ -133,12 +138,13 @@ class SteinEnsemble(BaseEstimator):
     ) -> None:
         """What predictions need: the living members, their description, and the calibration."""
         self.members_: Particles = jax.device_get(predict.living(*ensembles.members(state)))
-        n = len(jax.tree.leaves(self.members_)[0])
+        n, living = len(jax.tree.leaves(self.members_)[0]), int(np.asarray(state.alive).sum())
         self.config_: Config = build.resolved(
-            _replaced(config, "method", particles=n), loaded.kind, len(loaded.train.x)
+            _replaced(config, "method", particles=living), loaded.kind, len(loaded.train.x)
         )
         self.history_ = history
-        self._about: dict[str, Any] = loaded.description() | {"alive": list(range(n))}
+        self._about: dict[str, Any] = loaded.description() | {"alive": list(range(n)), "draws": n // living}
+        self._check_learned(loaded)
         held = loaded.test
         self.conformal_: calibration.Conformal | None = None
         if held is not None:
@@ -150,6 +156,20 @@ class SteinEnsemble(BaseEstimator):
             known = isinstance(trial.prediction, ClassPrediction)
             tried = trial.prediction if known else self.spread_(trial.prediction)  # type: ignore[arg-type]
             self._usual = np.maximum(self._usual, _usual(_signals(tried, trial.x)))
+
+    def _check_learned(self, loaded: dataset.Loaded) -> None:
+        """Warn if the predictions of numbers are further from the training targets than their mean is."""
+        prediction = self._of_prepared(loaded.train.x[:MOST_REFERENCE_ROWS])
+        if isinstance(prediction, ClassPrediction):
+            return
+        y = loaded.raw_targets(loaded.train.y[:MOST_REFERENCE_ROWS]).reshape(prediction.mean.shape)
+        error, of_mean = np.mean(np.square(prediction.mean - y)), np.mean(np.square(y - y.mean(axis=0)))
+        if not error <= 2 * of_mean and of_mean > 0:
+            warnings.warn(
+                f"the predictions of the training rows are worse than their mean (squared error {error:.3g}, of the "
+                f"mean {of_mean:.3g}): {self.config_.method.name} has not converged; lower learning_rate, or raise steps",
+                stacklevel=5,
+            )
 
     def _settings(self) -> dict[str, Any]:
         """The parameters that become a config; of a classifier the likelihood is categorical."""

@@ -55,6 +55,10 @@ def config(name: str, given: Mapping[str, Any], rows: int, seed: int, y: np.ndar
         "noise": auto.noise if given["model"] is None else "learned",  # your own network has one output per target
     }
     chosen = {key: meant[key] if key in meant and _is(value, "auto") else value for key, value in given.items()}
+    chains = defaults.of_chains(chosen["method"], None if _is(given["steps"], "auto") else given["steps"])
+    for parameter, key in KEYS.items():
+        if key in chains and _is(given[parameter], "auto"):
+            chosen[parameter] = chains[key]
     size: Any = rows if chosen["batch_size"] is None else chosen["batch_size"]
     chosen["batch_size"] = 0 if is_number(size) and size >= rows else size
     if given["model"] is not None and not _is(given["hidden"], "auto"):
@@ -72,6 +76,9 @@ def config(name: str, given: Mapping[str, Any], rows: int, seed: int, y: np.ndar
         if parameter != "noise" and (parameter != "validation_fraction" or given["early_stopping"]):
             section, _, name_of_key = key.partition(".")
             document.setdefault(section, {})[name_of_key] = _plain(chosen[parameter])
+    for key, value in chains.items():
+        section, _, name_of_key = key.partition(".")
+        document[section].setdefault(name_of_key, value)
     document["likelihood"] |= _likelihood(chosen["likelihood"], given["noise"], chosen["noise"], y)
     if _is(chosen["noise"], "input-dependent") and chosen["likelihood"] in ("gaussian", "student-t"):
         document["likelihood"]["modulation"] = auto.modulation
