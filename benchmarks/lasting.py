@@ -1,7 +1,7 @@
 """Whether an ensemble on a toy task stays as close to the posterior as it was, and what a user can see of it.
 
-``python benchmarks/lasting.py "mile" "student-fWGD"`` trains rows of ``stein reproduce fig1`` and ``ablation`` with 30,000
-gradients of each member (``--gradients``), three times the protocol's, and writes results/lasting/ROW-SEED.json
+``python benchmarks/lasting.py "mile" "student-fWGD"`` trains rows of ``stein reproduce fig1`` and ``ablation`` with
+30,000 gradients of each member (``--gradients``), three times the protocol's, and writes results/lasting/ROW-SEED.json
 (TASK-ROW-SEED.json but for the regression): at every thousandth gradient (``--every``) the distance to the posterior,
 also of the chains' last states alone if draws are kept, and on the regression task ``far_spread``, which needs no
 posterior. It continues where it was interrupted. Without a row it trains nothing. At its end it writes

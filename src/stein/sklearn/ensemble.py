@@ -167,7 +167,7 @@ class SteinEnsemble(BaseEstimator):
         if not error <= 2 * of_mean and of_mean > 0:
             warnings.warn(
                 f"the predictions of the training rows are worse than their mean (squared error {error:.3g}, of the "
-                f"mean {of_mean:.3g}): {self.config_.method.name} has not converged; lower learning_rate, or raise steps",
+                f"mean {of_mean:.3g}): {self.config_.method.name} has not converged; lower learning_rate or add steps",
                 stacklevel=5,
             )
 
