@@ -76,9 +76,9 @@ def _later(task: Task) -> tuple[Variant, ...]:
     """Methods that are newer than the paper, with as many gradients of a member's network as the others have steps.
 
     SGHMC starts at a deep ensemble of half the steps; its rate was the best of four on seed 7 of each task. mile takes
-    two gradients a step, of all data: half of the steps train, 1,500 in 10,000 tune, 1,000 sample. Its second row is tuned
-    as published, to another energy variance, with twelve times the gradients. A gradient of FoRDE's repulsion costs as
-    much as two of the network.
+    two gradients a step, of all data: half of the steps train, 1,500 in 10,000 tune, 1,000 sample. Its second row is
+    tuned as published, to another energy variance, with twelve times the gradients. A gradient of FoRDE's repulsion
+    costs as much as two of the network.
     """
     apart = Measurement("extra", extra=measurements.box(task.x, 1))
     half, rate = task.steps // 2, 3e-4 if task.has_classes else 3e-5
