@@ -157,6 +157,8 @@ SETTINGS = {
         "h-svgd, noise the same for all rows": {"method": "h-svgd", "noise": "learned"},
         "h-svgd, inputs not bent": {"method": "h-svgd", "unskew": False},
         "h-svgd, one prior, not calibrated": {"method": "h-svgd", "calibration": None},
+        "sghmc": {"method": "sghmc"},
+        "mile": {"method": "mile"},
     },
     "classes": {
         "default": {},
@@ -255,8 +257,20 @@ def write():
     (OUT / "table.json").write_text(json.dumps(numbers, indent=1) + "\n")
 
 
+def restore():
+    """Cells of the table that is there, where their files are gone: a setting can be added on another machine."""
+    table, (seed,) = OUT / "table.json", SEEDS
+    for kind, settings in json.loads(table.read_text()).items() if table.exists() else ():
+        for setting, tables in settings.items():
+            for name, numbers in tables.items():
+                place = Cell(kind, setting, name, seed).place
+                if not place.exists():
+                    place.write_text(json.dumps(numbers))
+
+
 def main(workers):
     (OUT / "cells").mkdir(parents=True, exist_ok=True)
+    restore()
     kinds = (("regression", REGRESSION), ("classes", CLASSES))
     cells = [Cell(kind, s, t, i) for i in SEEDS for kind, of in kinds for s in SETTINGS[kind] for t in of]
     missing = [cell for cell in cells if not cell.place.exists()]

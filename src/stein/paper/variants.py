@@ -77,7 +77,7 @@ def _later(task: Task) -> tuple[Variant, ...]:
 
     SGHMC starts at a deep ensemble of half the steps; its rate was the best of four on seed 7 of each task. mile takes
     two gradients a step, of all data: half of the steps train, 1,500 in 10,000 tune, 1,000 sample. Its second row is
-    tuned as published, to another energy variance, with twelve times the gradients. A gradient of FoRDE's repulsion
+    tuned as published, to another energy variance, with 130,000 gradients. A gradient of FoRDE's repulsion
     costs as much as two of the network.
     """
     apart = Measurement("extra", extra=measurements.box(task.x, 1))
