@@ -65,7 +65,7 @@ def test_words_about_differences(tmp_path, monkeypatch):
     monkeypatch.setattr(uci, "SETS", ("yacht",))
     (tmp_path / "cells").mkdir()
     noise = np.random.default_rng(0).normal(scale=0.3, size=20)
-    for row, shift in ((uci.OURS, 0.0), ("de", 0.1), ("random forest", -0.2)):
+    for row, shift in ((uci.OURS, 0.0), ("de", 0.1), ("random forest", -0.2), ("sghmc", 0.4)):
         with uci.Cell(row, "yacht").place(tmp_path).open("w") as file:
             for split in range(20):
                 numbers = dict.fromkeys(uci.COLUMNS, 0.8) | {"nll": 0.5 + shift + noise[split] + 0.01 * (split % 2)}
@@ -74,6 +74,7 @@ def test_words_about_differences(tmp_path, monkeypatch):
     table = (tmp_path / "table.md").read_text()
     assert "| yacht | de | -0.100 ± 0.000 | better | 0.000 |" in table
     assert "| yacht | random forest | +0.200 ± 0.000 | worse | 1.000 |" in table
+    assert "| yacht | sghmc | de | 0.300 ± 0.000 | 0.000 ± 0.000 | 1.0 |" in table
     assert "| yacht | RMSE | 0.800 | 0.65 | missed |" in table
     assert "| yacht | NLL | " in table
     shutil.rmtree(tmp_path / "cells")  # as in a new checkout, which has the table alone

@@ -88,6 +88,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     TWICE: {"method": "de", "n_particles": 20},
     LARGE: {"method": "de"},
 }
+RIVALS = {"rde": TWICE, "forde": TWICE, "sghmc": "de", "mile": LARGE}
+"""Deep ensembles with about as many gradients (those of forde's repulsion are two more, so that it has three)."""
 ROWS = (OURS, "de", CONFORMAL, *PEERS, *(method for method in METHODS if method not in (OURS, "de")), TWICE, LARGE)
 
 
@@ -210,7 +212,7 @@ def write(folder: Path, command: str) -> None:
     parts = [_table(name, rows) for name, rows in found.items() if rows]
     if parts:
         _figure(found).savefig(folder / "figure.png", dpi=150)
-    parts += [_bar(found), _against(found), _coverage(found)]
+    parts += [_bar(found), _against(found), _later(found), _coverage(found)]
     text = "\n\n".join(part for part in parts if part)
     (folder / "table.md").write_text(f"`{command}`: mean ± standard error over the splits, which overlap.\n\n{text}\n")
 
@@ -274,9 +276,7 @@ def _against(found: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
     ours, lines = OURS, []
     for name, rows in found.items():
         for other in (row for row in rows if ours in rows and row not in (ours, CONFORMAL)):
-            pairs = [{line["split"]: line["nll"] for line in rows[row]} for row in (other, ours)]
-            both = sorted(pairs[0].keys() & pairs[1].keys())
-            test = paired(*([pair[split] for split in both] for pair in pairs))
+            test = _paired(rows, other, ours, "nll")
             better, error = test["difference"] or 0.0, test["error"] or 0.0
             word = "better" if better > error else "worse" if better < -error else "equal"
             lines.append(f"| {name} | {other} | {-better:+.3f} ± {error:.3f} | {word} | {test['p']:.3f} |")
@@ -288,6 +288,32 @@ def _against(found: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
         "|---|---|---|---|---|",
     ]
     return "\n".join(head + lines) if lines else ""
+
+
+def _later(found: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
+    """Paired differences of the later methods from deep ensembles with as many gradients."""
+    lines = []
+    for name, rows in found.items():
+        for row, rival in RIVALS.items():
+            if row in rows and rival in rows:
+                tests = [_paired(rows, row, rival, key) for key in ("nll", "rmse")]
+                cells = [with_error(test["difference"] or 0.0, test["error"], 3) for test in tests]
+                times = [np.mean([line["seconds"] for line in rows[which]]) for which in (row, rival)]
+                lines.append(f"| {name} | {row} | {rival} | {' | '.join(cells)} | {times[0] / times[1]:.1f} |")
+    head = [
+        "**Later methods minus deep ensembles with about as many gradients**, on the same splits; below 0: better",
+        "",
+        "| set | row | minus | NLL | RMSE | CPU time, ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join(head + lines) if lines else ""
+
+
+def _paired(rows: dict[str, list[dict[str, Any]]], first: str, second: str, key: str) -> dict[str, float | None]:
+    """The first row minus the second on the splits that both have."""
+    pairs = [{line["split"]: line[key] for line in rows[row]} for row in (first, second)]
+    both = sorted(pairs[0].keys() & pairs[1].keys())
+    return paired(*([pair[split] for split in both] for pair in pairs))
 
 
 def _coverage(found: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
