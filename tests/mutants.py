@@ -2,7 +2,8 @@
 
 ``make mutants`` runs the suite on the unedited source, which must pass, then on every edit, which must fail, and writes
 ``results/mutants``. The tests know nothing of the edits. ``python tests/mutants.py NAME ...`` tries some of them only, and
-brings the result up to date for these; a row's ``commit`` says which source and tests it is about.
+brings the result up to date for these; of the unedited source it runs the tests that have failed on an edit. A row's
+``commit`` says which source and tests it is about.
 """
 
 import json
@@ -16,9 +17,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 # Deterministic tests first: what they catch need not wait for the statistical ones.
+EARLY = (
+    "unit/test_health unit/test_identities unit/test_outliers unit/test_pullbacks unit/test_features unit/test_scores "
+    "unit/test_diagnostics statistical/test_microcanonical"
+)
 STAGES = (
     ["tests/unit/test_twin.py", "tests/unit/test_gradients.py"],
-    ["tests/unit/test_health.py", "tests/unit/test_identities.py", "tests/unit/test_outliers.py"],
+    [f"tests/{name}.py" for name in EARLY.split()],
     ["tests/unit", "tests/contract", "tests/statistical"],
 )
 # ruff: noqa: E501 - an edit is easier to read on one line
@@ -132,7 +137,7 @@ def mutate(source: Path, name: str) -> None:
     path.write_text(text)
 
 
-def first_failure(source: Path) -> str | None:
+def first_failure(source: Path, stages: tuple[list[str], ...] = STAGES) -> str | None:
     """The first test that fails on this source, or None where all pass."""
     environment = os.environ | {
         "PYTHONPATH": str(source),
@@ -156,7 +161,7 @@ def first_failure(source: Path) -> str | None:
         "--no-header",
         "--tb=no",
     ]
-    for tests in STAGES:
+    for tests in stages:
         command = [sys.executable, "-m", "pytest", *options, *tests]
         result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         lines = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
@@ -175,13 +180,16 @@ def main(names: list[str]) -> int:
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
-        for name in ["", *(names or MUTANTS)]:
+        for name in [*names, ""] if names else ["", *MUTANTS]:
             shutil.rmtree(source, ignore_errors=True)
             shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
             if name:
                 mutate(source, name)
             began = time.monotonic()
-            failure = first_failure(source)
+            catching = sorted({row["caught_by"] for row in rows.values() if row["mutant"] in names} - {None})
+            if names and not name and not catching:
+                continue
+            failure = first_failure(source, (catching,) if names and not name else STAGES)
             print(f"{name or 'unedited':45} {failure or 'all pass'} ({time.monotonic() - began:.0f} s)", flush=True)
             if not name and failure:
                 print("error: the unedited source does not pass; nothing can be learnt from the mutants")
