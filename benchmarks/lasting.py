@@ -38,20 +38,27 @@ def trained_for(variant: Variant, total: int) -> int:
 def follow(task: toys.Task, variant: Variant, seed: int, total: int, every: int, path: Path, checkpoints: Path) -> None:
     """Train one ensemble with the seeds and batches of its table; its numbers, ``every`` so many gradients, go to
     ``path``."""
-    single = trained_for(variant, total)
-    steps = single + (total - single) // 2
+    before = task.steps // 2 if variant.first else 0  # of the deep ensemble that some samplers start from
+    single = trained_for(variant, total) - before
+    steps = single + (total - before - single) // 2
     key_start, key_batches = jax.random.split(jax.random.key(seed))
     target, posterior = task.target(**variant.target), reference.posterior(task.name)
-    options = {"learning_rate": task.learning_rate, "anneal": task.anneal} | dict(variant.options)
-    algorithm = build(variant.method, target, **options)
+    anneal = {} if variant.first else {"anneal": task.anneal}
+    options = {"learning_rate": task.learning_rate} | anneal | dict(variant.options)
+    algorithm, batches = build(variant.method, target, **options), batches_of(task, variant, key_batches)
     state = train.begin(algorithm, key_start, task.particles)
     found = checkpoint.newest(checkpoints, state, print)
-    state = state if found is None else found[0]
+    if found is not None:
+        state = found[0]
+    elif variant.first:
+        start = build(variant.first, target, learning_rate=task.learning_rate, anneal=task.anneal)
+        trained, _ = train.run(start, train.begin(start, key_start, task.particles), batches, before, chunk=CHUNK)
+        state = train.begin(algorithm, key_start, task.particles, predict.living(trained.particles, trained.alive))
     step = int(state.step)
     numbers = {} if found is None else json.loads(path.read_text())["gradients"]
 
     def measure(moment: train.Moment) -> None:
-        spent = moment.step + max(0, moment.step - single)
+        spent = before + moment.step + max(0, moment.step - single)
         if spent % every == 0:
             distances = judge(task, task.predict(predict.living(*members(moment.state))), posterior)
             if moment.state.draws:
@@ -69,7 +76,7 @@ def follow(task: toys.Task, variant: Variant, seed: int, total: int, every: int,
     if not task.has_classes:
         watchers.insert(0, hooks.far_spread(task.model, task.likelihood, target, task.x, every=CHUNK, warn=print))
     if step < steps:
-        train.run(algorithm, state, batches_of(task, variant, key_batches), steps - step, chunk=CHUNK, hooks=watchers)
+        train.run(algorithm, state, batches, steps - step, chunk=CHUNK, hooks=watchers)
 
 
 def table(folder: Path) -> str:

@@ -142,12 +142,16 @@ def _ablation(task: Task) -> tuple[Variant, ...]:
     def rate(factor: float) -> dict[str, Any]:
         return {"learning_rate": factor * task.learning_rate}
 
+    kept = {"draws": 20, "thin": 250}
     common = (
         Variant("fw-SVGD", "fw-svgd-l"),
         Variant("bandwidth x 3", "fw-svgd-l", kernel(3.0)),
         Variant("bandwidth over 3", "fw-svgd-l", kernel(1 / 3)),
         Variant("1 point in the box", "fw-svgd-l", target=in_the_box_of(task.x, 1)),
-    )
+        Variant("SGHMC, constant rate", "sghmc", {"learning_rate": 3e-5} | kept, first="de"),
+        Variant("pSGLD, falling rate", "psgld",
+                {"learning_rate": schedules.polynomial(3e-4, offset=1000, power=1.0)} | kept, first="de"),
+    )  # fmt: skip
     if task.has_classes:
         return (
             *common,
