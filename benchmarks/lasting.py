@@ -15,10 +15,10 @@ from pathlib import Path
 import jax
 
 from stein import hooks, predict, train
-from stein.ensembles import build, members
+from stein.ensembles import members
 from stein.paper import reference, toys
 from stein.paper.statistics import summary, with_error
-from stein.paper.toy_figures import batches_of, cell_path, judge
+from stein.paper.toy_figures import algorithm_of, batches_of, cell_path, judge
 from stein.paper.variants import Variant, variants
 from stein.storage import checkpoint, durable
 
@@ -35,24 +35,30 @@ def trained_for(variant: Variant, total: int) -> int:
     return variant.options["burn_in"] - variant.options["tuning_steps"] if chains else total
 
 
+def gradients_before(task: toys.Task, variant: Variant) -> int:
+    """Gradients of each member for the start: a repulsion that is pulled back takes a second one."""
+    if variant.first is None:
+        return 0
+    return round(task.steps * variant.first.steps * (1 if variant.first.method == "de" else 2))
+
+
 def follow(task: toys.Task, variant: Variant, seed: int, total: int, every: int, path: Path, checkpoints: Path) -> None:
     """Train one ensemble with the seeds and batches of its table; its numbers, ``every`` so many gradients, go to
     ``path``."""
-    before = task.steps // 2 if variant.first else 0  # of the deep ensemble that some samplers start from
+    before = gradients_before(task, variant)
     single = trained_for(variant, total) - before
     steps = single + (total - before - single) // 2
     key_start, key_batches = jax.random.split(jax.random.key(seed))
-    target, posterior = task.target(**variant.target), reference.posterior(task.name)
-    anneal = {} if variant.first else {"anneal": task.anneal}
-    options = {"learning_rate": task.learning_rate} | anneal | dict(variant.options)
-    algorithm, batches = build(variant.method, target, **options), batches_of(task, variant, key_batches)
+    posterior, batches = reference.posterior(task.name), batches_of(task, variant, key_batches)
+    algorithm = algorithm_of(task, variant, variant.target)
     state = train.begin(algorithm, key_start, task.particles)
     found = checkpoint.newest(checkpoints, state, print)
     if found is not None:
         state = found[0]
     elif variant.first:
-        start = build(variant.first, target, learning_rate=task.learning_rate, anneal=task.anneal)
-        trained, _ = train.run(start, train.begin(start, key_start, task.particles), batches, before, chunk=CHUNK)
+        start = algorithm_of(task, variant.first, variant.target)
+        first_steps = round(task.steps * variant.first.steps)
+        trained, _ = train.run(start, train.begin(start, key_start, task.particles), batches, first_steps, chunk=CHUNK)
         state = train.begin(algorithm, key_start, task.particles, predict.living(trained.particles, trained.alive))
     step = int(state.step)
     numbers = {} if found is None else json.loads(path.read_text())["gradients"]
@@ -74,6 +80,7 @@ def follow(task: toys.Task, variant: Variant, seed: int, total: int, every: int,
 
     watchers = [measure, hooks.Checkpoints(checkpoints, every=4 * CHUNK, keep=2)]
     if not task.has_classes:
+        target = task.target(**variant.target)
         watchers.insert(0, hooks.far_spread(task.model, task.likelihood, target, task.x, every=CHUNK, warn=print))
     if step < steps:
         train.run(algorithm, state, batches, steps - step, chunk=CHUNK, hooks=watchers)

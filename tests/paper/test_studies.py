@@ -29,7 +29,7 @@ def test_only_the_first_phase_of_the_corrected_noise_is_annealed():
     task = toys.regression()._replace(anneal=schedules.hyperbolic(20))
     start = phase(task, "de", learning_rate=task.learning_rate, anneal=task.anneal)
     end = phase(task, "psgld", start, learning_rate=1e-4)
-    alone, after = Variant("DE", "de"), Variant("pSGLD", "psgld", {"learning_rate": 1e-4}, first="de")
+    alone, after = Variant("DE", "de"), Variant("pSGLD", "psgld", {"learning_rate": 1e-4}, first=Variant("DE", "de"))
     for variant, weights in ((alone, start), (after, end)):
         right = task.predict(weights)
         assert np.abs(toy_figures.run_cell(task, variant, 42, SMALL) - right).max() < 1e-9 * np.abs(right).max()

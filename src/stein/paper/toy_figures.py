@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from stein import data, methods, predict, train
 from stein.datasets.fetch import Progress
-from stein.ensembles import build, members
+from stein.ensembles import Algorithm, build, members
 from stein.paper import reference, toys
 from stein.paper.protocols import SEEDS
 from stein.paper.statistics import Numbers, paired, summary, with_error
@@ -35,22 +35,25 @@ def run_cell(
 ) -> Float[np.ndarray, "n g c"]:
     """Train one ensemble on a task; returns its members' predictions at the task's points."""
     key_start, key_batches = jax.random.split(jax.random.key(seed))
-    n, steps = max(2, round(task.particles * size.particles)), steps_of(task, variant, size)
+    n, hooks = max(2, round(task.particles * size.particles)), tuple(hooks)
     batches = batches_of(task, variant, key_batches)
-    annealed = {"anneal": task.anneal}
-    hooks = tuple(hooks)
 
-    def trained(method: str, options: Mapping[str, Any], weights: Particles | None = None) -> Particles:
-        algorithm = build(method, task.target(**variant.target), **options)
+    def trained(phase: Variant, weights: Particles | None = None) -> Particles:
+        algorithm, steps = algorithm_of(task, phase, variant.target), steps_of(task, phase, size)
         state = train.begin(algorithm, key_start, n, weights)
         state, _ = train.run(algorithm, state, batches, steps, chunk=min(steps, chunk), hooks=hooks)
         return predict.living(*members(state))
 
-    usual = {"learning_rate": task.learning_rate}
-    if not variant.first:
-        return task.predict(trained(variant.method, annealed | usual | dict(variant.options)))
-    weights = trained(variant.first, annealed | usual)
-    return task.predict(trained(variant.method, usual | dict(variant.options), weights))  # samples the whole posterior
+    return task.predict(trained(variant, trained(variant.first) if variant.first else None))
+
+
+def algorithm_of(task: Task, variant: Variant, target: Mapping[str, Any]) -> Algorithm:
+    """The algorithm of a row, or of the phase before it. A phase after another samples the whole posterior: only the
+    first is annealed."""
+    options: dict[str, Any] = {"learning_rate": task.learning_rate, "anneal": task.anneal} | dict(variant.options)
+    if variant.first:
+        del options["anneal"]
+    return build(variant.method, task.target(**target), **options)
 
 
 def batches_of(task: Task, variant: Variant, key: Key) -> data.Batches:
