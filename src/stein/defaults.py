@@ -64,7 +64,8 @@ def of_chains(method: Any, steps: Any = None) -> dict[str, Any]:
     """Keys of a config with which a sampler with momentum learns a table in ``steps`` steps (default: chosen here).
 
     ``mile`` trains a deep ensemble for half of its steps, tunes for a quarter and draws in the last, each time with all
-    rows. ``sghmc`` draws in the last two fifths. Nothing for other methods, or for what will be rejected.
+    rows. ``sghmc`` draws in the last two fifths, with little friction and short steps. Nothing for other methods, or
+    for what will be rejected.
 
     >>> of_chains("mile", 4000)["method.burn_in"], of_chains("de")
     (3000, {})
@@ -85,5 +86,5 @@ def of_chains(method: Any, steps: Any = None) -> dict[str, Any]:
         "method.burn_in": total - sampling,
     }
     if dynamics == "microcanonical":
-        chains |= {"method.tuning_steps": total // 4, "method.energy_variance": 1e-3, "train.batch_size": 0}
-    return chains
+        return chains | {"method.tuning_steps": total // 4, "method.energy_variance": 1e-3, "train.batch_size": 0}
+    return chains | {"method.friction": 0.01, "optimiser.learning_rate": 1e-3}

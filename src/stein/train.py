@@ -59,6 +59,7 @@ def begin(algorithm: Algorithm, key: Key, num_particles: int, weights: Any = Non
     Random numbers for every leaf take ten seconds to compile with all optimisations, and are needed once: so they are
     compiled without.
     """
+    compiler.make_room()
     return _jitted_begun()(algorithm.init, key, num_particles, weights)
 
 
