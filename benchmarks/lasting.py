@@ -5,14 +5,18 @@
 (TASK-ROW-SEED.json but for the regression): at every thousandth gradient (``--every``) the distance to the posterior,
 also of the chains' last states alone if draws are kept, and on the regression task ``far_spread``, which needs no
 posterior. It continues where it was interrupted. Without a row it trains nothing. At its end it writes
-results/lasting/table.md, the means over the seeds of all files.
+results/lasting/table.md, the means over the seeds of all files, and figure.png.
 """
 
 import argparse
 import json
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import numpy as np
+from matplotlib.figure import Figure
 
 from stein import hooks, predict, train
 from stein.ensembles import members
@@ -27,6 +31,7 @@ FIRST, CHUNK = 10_000, 250
 NUMBERS = ("rho_data", "rho_gap", "rho_ext", "E_std", "W1", "last_E_std", "last_W1", "far_spread")
 CLASSES = ("H_near", "H_far", "KL", "H_error", "AUROC_H", "last_KL", "last_H_error")
 DISTANCES = ("E_std", "W1", "KL", "H_error")
+AIMS = {"E_std": 0.12, "W1": 0.20, "KL": 0.18, "H_error": 0.07}
 
 
 def trained_for(variant: Variant, total: int) -> int:
@@ -86,12 +91,19 @@ def follow(task: toys.Task, variant: Variant, seed: int, total: int, every: int,
         train.run(algorithm, state, batches, steps - step, chunk=CHUNK, hooks=watchers)
 
 
+def by_row(folder: Path, name: Callable[[Path, dict], str]) -> dict[str, list[dict]]:
+    """What was measured on the way, for every seed of every row."""
+    rows: dict[str, list[dict]] = {}
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text())
+        rows.setdefault(name(path, found), []).append(found["gradients"])
+    return rows
+
+
 def table(folder: Path) -> str:
     """Mean and standard error over seeds at every ten-thousandth gradient, and the largest value of any seed since the
     first of these: a mean hides a seed that wandered off and came back."""
-    rows: dict[str, list[dict]] = {}
-    for path in sorted(folder.glob("*.json")):
-        rows.setdefault(path.stem.rpartition("-")[0], []).append(json.loads(path.read_text())["gradients"])
+    rows = by_row(folder, lambda path, _: path.stem.rpartition("-")[0])
     lines = ["`python benchmarks/lasting.py`: mean ± standard error over seeds; worst: of all seeds so far"]
     for row, seeds in rows.items():
         shown = CLASSES if row.startswith("classification") else NUMBERS
@@ -117,6 +129,33 @@ def _until(steps: dict[str, dict], last: int) -> list[dict]:
     return [numbers for step, numbers in steps.items() if FIRST <= int(step) <= last]
 
 
+def figure(folder: Path) -> Figure:
+    """Each distance of each row by the gradients that were spent: the mean over the seeds, and all of them."""
+    drawn = Figure(figsize=(10, 7), layout="constrained")
+    axes = dict(zip(DISTANCES, drawn.subplots(2, 2).flat, strict=True))
+    rows = by_row(folder, lambda _, found: shlex.split(found["command"])[2])
+    for number, axis in axes.items():
+        has_classes = number in CLASSES
+        axis.axhline(AIMS[number], color="0.4", ls="--", lw=1, label="aim")
+        for i, (label, seeds) in enumerate(rows.items()):
+            found: dict[int, list[float]] = {}
+            for step, at in (item for steps in seeds for item in steps.items()):
+                if ("H_error" in at) == has_classes:
+                    found.setdefault(int(step), []).append(at[number])
+            if found:
+                steps = sorted(found)
+                of = {how: [how(found[step]) for step in steps] for how in (np.mean, min, max)}
+                seeds_there = max(len(values) for values in found.values())
+                axis.plot(steps, of[np.mean], color=f"C{i}", label=f"{label} ({seeds_there})")
+                axis.fill_between(steps, of[min], of[max], color=f"C{i}", alpha=0.2, lw=0)
+        axis.set(yscale="log", ylabel=number, xlabel="gradients of each member, thousands")
+        axis.set_title("classification" if has_classes else "regression")
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}")
+    for axis in (axes["W1"], axes["H_error"]):
+        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), title="row (seeds)")
+    return drawn
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*")
@@ -136,6 +175,7 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         follow(task, known[label], chosen.seed, chosen.gradients, chosen.every, path, Path("build/lasting") / name)
     durable.replace(FOLDER / "table.md", table(FOLDER).encode())
+    figure(FOLDER).savefig(FOLDER / "figure.png", dpi=120)
 
 
 if __name__ == "__main__":
