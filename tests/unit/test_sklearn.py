@@ -64,6 +64,21 @@ def test_an_ensemble_that_learned_nothing_says_so():
         SteinRegressor(**FEW | {"method": "sgld", "learning_rate": 3.0, "steps": 100}).fit(X, Y)
 
 
+def test_single_members_that_went_astray_are_counted():
+    """Two draws of a chain that left for a moment, among two hundred whose mean is still good. Catches a check of the
+    ensemble's mean alone, one that takes the members' spread for an error, and one that a NaN passes."""
+    random = np.random.default_rng(0)
+    y = random.normal(size=(50, 1))
+    means = y + 0.5 * random.normal(size=(200, 1, 1))
+    assert ensemble.worse_than_the_mean(means, y) == ""
+    means[7], means[11, 3] = y + 9, np.nan
+    means[30] += 1.5
+    kept = np.delete(means, 11, axis=0)
+    assert "1 of 199 members predict the training rows worse" in ensemble.worse_than_the_mean(kept, y)
+    assert "the predictions of the training rows are worse than their mean" in ensemble.worse_than_the_mean(means, y)
+    assert ensemble.worse_than_the_mean(means, np.ones((50, 1))) == ""
+
+
 # -- predictions ---------------------------------------------------------------------------------------------
 
 

@@ -158,18 +158,14 @@ class SteinEnsemble(BaseEstimator):
             self._usual = np.maximum(self._usual, _usual(_signals(tried, trial.x)))
 
     def _check_learned(self, loaded: dataset.Loaded) -> None:
-        """Warn if the predictions of numbers are further from the training targets than their mean is."""
+        """Warn if the predictions of numbers, or those of single members, are further off than the targets' mean."""
         prediction = self._of_prepared(loaded.train.x[:MOST_REFERENCE_ROWS])
         if isinstance(prediction, ClassPrediction):
             return
         y = loaded.raw_targets(loaded.train.y[:MOST_REFERENCE_ROWS]).reshape(prediction.mean.shape)
-        error, of_mean = np.mean(np.square(prediction.mean - y)), np.mean(np.square(y - y.mean(axis=0)))
-        if not error <= 2 * of_mean and of_mean > 0:
-            warnings.warn(
-                f"the predictions of the training rows are worse than their mean (squared error {error:.3g}, of the "
-                f"mean {of_mean:.3g}): {self.config_.method.name} has not converged; lower learning_rate or add steps",
-                stacklevel=5,
-            )
+        if said := worse_than_the_mean(prediction.means, y):
+            remedy = "lower learning_rate or add steps"
+            warnings.warn(f"{said}: {self.config_.method.name} has not converged; {remedy}", stacklevel=5)
 
     def _settings(self) -> dict[str, Any]:
         """The parameters that become a config; of a classifier the likelihood is categorical."""
@@ -307,6 +303,26 @@ def _warn_of_interrupt(step: int, steps: int) -> None:
         f"fit was interrupted at step {step} of {steps}: the estimator keeps what it has learned; its learning rate "
         "has not come down",
         stacklevel=5,
+    )
+
+
+def worse_than_the_mean(means: Float[np.ndarray, "n b k"], y: Float[np.ndarray, "b k"]) -> str:
+    """What is wrong with members' predictions of the rows they were trained on; nothing if they are usable.
+
+    Twice the variance is more than noise adds to an ensemble that learned nothing; a single member, whose weights
+    may be a wide posterior's, has to miss by twice the standard deviation.
+    """
+    of_mean = np.mean(np.square(y - y.mean(axis=0)))
+    of_members = np.mean(np.square(means - y), axis=(1, 2))
+    of_all = np.mean(np.square(means.mean(axis=0) - y))
+    lost = int((~(of_members <= 4 * of_mean)).sum())
+    if of_mean == 0 or (of_all <= 2 * of_mean and not lost):
+        return ""
+    if of_all <= 2 * of_mean:
+        return f"{lost} of {len(means)} members predict the training rows worse than their mean does"
+    return (
+        f"the predictions of the training rows are worse than their mean (squared error {of_all:.3g}, of the mean "
+        f"{of_mean:.3g})"
     )
 
 
