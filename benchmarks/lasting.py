@@ -138,16 +138,15 @@ def figure(folder: Path) -> Figure:
         has_classes = number in CLASSES
         axis.axhline(AIMS[number], color="0.4", ls="--", lw=1, label="aim")
         for i, (label, seeds) in enumerate(rows.items()):
-            found: dict[int, list[float]] = {}
-            for step, at in (item for steps in seeds for item in steps.items()):
-                if ("H_error" in at) == has_classes:
-                    found.setdefault(int(step), []).append(at[number])
-            if found:
-                steps = sorted(found)
-                of = {how: [how(found[step]) for step in steps] for how in (np.mean, min, max)}
-                seeds_there = max(len(values) for values in found.values())
-                axis.plot(steps, of[np.mean], color=f"C{i}", label=f"{label} ({seeds_there})")
-                axis.fill_between(steps, of[min], of[max], color=f"C{i}", alpha=0.2, lw=0)
+            lines = [{int(k): at[number] for k, at in of.items() if ("H_error" in at) == has_classes} for of in seeds]
+            lines = [line for line in lines if line]
+            # of a seed that was measured more often than others only what all have, until the others end
+            steps = [k for k in sorted(set().union(*lines)) if all(k in line or k > max(line) for line in lines)]
+            if steps:
+                found = [[line[k] for line in lines if k in line] for k in steps]
+                of = {how: [how(values) for values in found] for how in (np.mean, np.min, np.max)}
+                axis.plot(steps, of[np.mean], color=f"C{i}", label=f"{label} ({len(lines)})")
+                axis.fill_between(steps, of[np.min], of[np.max], color=f"C{i}", alpha=0.2, lw=0)
         axis.set(yscale="log", ylabel=number, xlabel="gradients of each member, thousands")
         axis.set_title("classification" if has_classes else "regression")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}")
