@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -48,21 +47,6 @@ def _known(name: str, value: bool | int) -> bool:
             return False
         raise
     return True
-
-
-def make_room(most: int | None = None) -> None:
-    """Forget what was compiled if it takes more than ``most`` of the process's memory maps (default: half of them).
-
-    Linux grants a process 65,530. The programs of one fit take a thousand, and without any left XLA cannot compile: a
-    search over sixty sizes of networks would end there. What is used again is compiled again.
-    """
-    try:
-        used = Path("/proc/self/maps").read_bytes().count(b"\n")
-        most = int(Path("/proc/sys/vm/max_map_count").read_text()) // 2 if most is None else most
-    except OSError:  # not Linux
-        return
-    if used > most:
-        jax.clear_caches()
 
 
 def stored(function: Callable) -> Callable:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -59,8 +60,23 @@ def begin(algorithm: Algorithm, key: Key, num_particles: int, weights: Any = Non
     Random numbers for every leaf take ten seconds to compile with all optimisations, and are needed once: so they are
     compiled without.
     """
-    compiler.make_room()
+    make_room()
     return _jitted_begun()(algorithm.init, key, num_particles, weights)
+
+
+def make_room(most: int | None = None) -> None:
+    """Forget what was compiled if it takes more than ``most`` of the process's memory maps (default: half of them).
+
+    Linux grants a process 65,530. The programs of one fit take a thousand, and without any left XLA cannot compile: a
+    search over sixty sizes of networks would end there. What is used again is compiled again.
+    """
+    try:
+        used = Path("/proc/self/maps").read_bytes().count(b"\n")
+        most = int(Path("/proc/sys/vm/max_map_count").read_text()) // 2 if most is None else most
+    except OSError:  # not Linux
+        return
+    if used > most:
+        jax.clear_caches()
 
 
 def _begun(init: Callable[..., State], key: Key, num_particles: int, weights: Any) -> State:

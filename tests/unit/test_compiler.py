@@ -24,15 +24,3 @@ def test_the_first_weights_are_those_of_the_optimised_program_to_rounding() -> N
     key = jax.random.key(3)
     once, often = (compiler.jit(draw, options)()(key) for options in (compiler.ONCE, compiler.OFTEN))
     np.testing.assert_allclose(once, often, rtol=2e-6, atol=1e-7)
-
-
-def test_compiled_programs_are_forgotten_before_the_process_has_no_room_for_more() -> None:
-    """Catches a search over many networks that ends when XLA cannot compile any more, and programs that are compiled
-    again while there is room."""
-    function = jax.jit(lambda x: x + 3)
-    function(np.float32(1))
-    compiler.make_room()
-    assert function._cache_size() == 1
-    compiler.make_room(most=1)
-    assert function._cache_size() == 0
-    assert function(np.float32(1)) == 4

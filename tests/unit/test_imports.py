@@ -25,8 +25,8 @@ ROWS = """
 4  predictions scores data
 3  kernels priors models pullbacks batches measurements features draws metrics tables
 2  tree
-1  types schedules devices processes compiler
-0  inputs versions methods storage defaults
+1  types schedules devices processes compiler defaults
+0  inputs versions methods storage
 """
 # The rooms of `runs`, likewise.
 RUNS = """

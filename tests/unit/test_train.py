@@ -124,3 +124,15 @@ def test_the_discrepancy_is_a_number_where_the_annealing_is_zero():
     found = float(algorithm.diagnose(START, batch)["stein_discrepancy"])
     plain = float(ALGORITHM.diagnose(START, batch)["stein_discrepancy"])
     assert found == pytest.approx(plain, rel=1e-6)
+
+
+def test_compiled_programs_are_forgotten_before_the_process_has_no_room_for_more() -> None:
+    """Catches a search over many networks that ends when XLA cannot compile any more, and programs that are compiled
+    again while there is room."""
+    function = jax.jit(lambda x: x + 3)
+    function(np.float32(1))
+    train.make_room(most=10**9)
+    assert function._cache_size() == 1
+    train.make_room(most=1)
+    assert function._cache_size() == 0
+    assert function(np.float32(1)) == 4
