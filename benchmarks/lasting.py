@@ -107,7 +107,8 @@ def table(folder: Path) -> str:
     lines = ["`python benchmarks/lasting.py`: mean ± standard error over seeds; worst: of all seeds so far"]
     for row, seeds in rows.items():
         shown = CLASSES if row.startswith("classification") else NUMBERS
-        names = [name for name in shown if name in seeds[0][str(FIRST)]]
+        measured = next((steps[str(FIRST)] for steps in seeds if str(FIRST) in steps), {})
+        names = [name for name in shown if name in measured]
         worst = [f"worst {name}" for name in DISTANCES if name in names]
         lines += ["", f"**{row}**", "", f"| gradients | seeds | {' | '.join(names + worst)} |"]
         lines.append("|---:" * (2 + len(names + worst)) + "|")
