@@ -22,8 +22,8 @@ from stein import hooks, predict, train
 from stein.ensembles import members
 from stein.paper import reference, toys
 from stein.paper.statistics import summary, with_error
-from stein.paper.toy_figures import algorithm_of, batches_of, cell_path, judge
-from stein.paper.variants import Variant, variants
+from stein.paper.toy_figures import algorithm_of, batches_of, cell_path, judge, steps_of
+from stein.paper.variants import Size, Variant, variants
 from stein.storage import checkpoint, durable
 
 FOLDER = Path("results/lasting")
@@ -44,7 +44,7 @@ def gradients_before(task: toys.Task, variant: Variant) -> int:
     """Gradients of each member for the start: a repulsion that is pulled back takes a second one."""
     if variant.first is None:
         return 0
-    return round(task.steps * variant.first.steps * (1 if variant.first.method == "de" else 2))
+    return steps_of(task, variant.first, Size()) * (1 if variant.first.method == "de" else 2)
 
 
 def follow(task: toys.Task, variant: Variant, seed: int, total: int, every: int, path: Path, checkpoints: Path) -> None:
@@ -62,7 +62,7 @@ def follow(task: toys.Task, variant: Variant, seed: int, total: int, every: int,
         state = found[0]
     elif variant.first:
         start = algorithm_of(task, variant.first, variant.target)
-        first_steps = round(task.steps * variant.first.steps)
+        first_steps = steps_of(task, variant.first, Size())
         trained, _ = train.run(start, train.begin(start, key_start, task.particles), batches, first_steps, chunk=CHUNK)
         state = train.begin(algorithm, key_start, task.particles, predict.living(trained.particles, trained.alive))
     step = int(state.step)

@@ -315,15 +315,15 @@ def worse_than_the_mean(means: Float[np.ndarray, "n b k"], y: Float[np.ndarray, 
     of_mean = np.mean(np.square(y - y.mean(axis=0)))
     of_members = np.mean(np.square(means - y), axis=(1, 2))
     of_all = np.mean(np.square(means.mean(axis=0) - y))
-    lost = int((~(of_members <= 4 * of_mean)).sum())
-    if of_mean == 0 or (of_all <= 2 * of_mean and not lost):
+    if of_mean == 0:
         return ""
-    if of_all <= 2 * of_mean:
-        return f"{lost} of {len(means)} members predict the training rows worse than their mean does"
-    return (
-        f"the predictions of the training rows are worse than their mean (squared error {of_all:.3g}, of the mean "
-        f"{of_mean:.3g})"
-    )
+    if not of_all <= 2 * of_mean:
+        return (
+            f"the predictions of the training rows are worse than their mean (squared error {of_all:.3g}, of the mean "
+            f"{of_mean:.3g})"
+        )
+    lost = int((~(of_members <= 4 * of_mean)).sum())
+    return f"{lost} of {len(means)} members predict the training rows worse than their mean does" if lost else ""
 
 
 def checked_weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
